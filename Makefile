@@ -17,7 +17,7 @@ help:
 	@echo "make docs       the documentation site in site/, strictly: a broken link fails"
 	@echo "make bench      measures rate, speed, accounting and training, into bench/results/ (an hour)"
 	@echo "make pages      writes docs/benchmarks/ from the stored results"
-	@echo "make reproduce  the paper's tables, figures and bounds with a verdict on each claim (REPRODUCE=--quick for a look)"
+	@echo "make reproduce  the paper's tables, figures and bounds with a verdict on each claim (REPRODUCE=--quick for a look; its docs: cepam reproduce document)"
 	@echo "make fuzz       ten minutes of mutated bytes for every parser (FUZZ_SECONDS=60 for a short one)"
 
 setup: $(STAMP)

@@ -15,10 +15,12 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,14 +33,15 @@ from cepam.downlink.broadcast import origin_of, version_at
 from cepam.downlink.grid import Grid, Hysteresis, read_frame, write_frame
 from cepam.errors import CepamError
 from cepam.fl.aggregation.downlink import GridDownlink
+from cepam.flower import client_mod
 from cepam.flower.secure_aggregation.client_mod import read_cohort
 from cepam.kernels.numpy.search_coder import encode_segment
 from cepam.policy import AnsweredRounds, ClientPolicy, MemoryAccount, RoundCharge, read_policy
 from cepam.policy.account import NodeAccount, RunPlace
 from cepam.protocol import agreement
 from cepam.protocol.account import AccountIndex, Accounting, RunAccount
-from cepam.protocol.agreement import Answer, Offer
-from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseConfig
+from cepam.protocol.agreement import Answer, Declined, Offer
+from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseConfig, CorrelatedNoiseRefused
 from cepam.protocol.enforcement import EnforcedPolicy
 from cepam.protocol.models import BroadcastMessage, ClientModel, ModelLayout, unpack
 from cepam.protocol.settings import UplinkSettings
@@ -434,9 +437,19 @@ def protocol_targets() -> list[Target]:
         return text, mutate(rng, message) if rng.random() < 0.7 else message, kept
 
     def states(rng: Rng) -> tuple[str, bytes, ClientModel | None]:
-        state = mutate_value(rng, dict(copy_held.state))
-        held = ClientModel(grid, layout.to_text(), state if isinstance(state, dict) else {})
-        return "", change, held
+        state = mutate_value(rng, {**copy_held.state, "steps": copy_held.state["steps"].tolist()})
+        state = state if isinstance(state, dict) else {}
+        steps = state.get("steps")
+        if isinstance(steps, list) and all(type(step) is int and abs(step) < 2**31 for step in steps):
+            state["steps"] = np.array(steps, "<i4")  # as a node keeps them
+        return "", change, ClientModel(grid, layout.to_text(), state)
+
+    def restore(case: tuple[str, bytes, ClientModel | None]) -> None:
+        """A copy that is damaged counts as none: what is wrong with it is asked of what reads it."""
+        assert case[2] is not None
+        with suppress(CepamError):
+            receive(case)
+        Receiver(grid, size=layout.size).load_state_dict(case[2].state)
 
     public = agreement.public_of(_key_file())
     signature = agreement.sign(_key_file(), b"said")
@@ -455,6 +468,7 @@ def protocol_targets() -> list[Target]:
     refusals = (CepamError, ValueError)
     return [
         _hysteresis_target(),
+        *_kept_noise_targets(),
         Target("identity inside", inner, agreement.canonical, (ValueError,)),
         Target("offer", _of(offers, mutate_value), _fields(Offer.from_fields), (ValueError,)),
         Target("answer", _of(answers, mutate_value), _fields(Answer.from_fields), (ValueError,)),
@@ -463,13 +477,57 @@ def protocol_targets() -> list[Target]:
         Target("broadcast fields", _of([BroadcastMessage(grid, "[]", b"").to_fields()], mutate_value),
                _fields(lambda read: BroadcastMessage.from_fields(read, b"")), (ValueError,)),
         Target("broadcast", broadcasts, receive, refusals),
-        Target("client's copy", states, receive, refusals),
+        Target("client's copy", states, restore, refusals),
         Target("broadcast alone", _of([whole, change], mutate), lambda data: Receiver(grid, size=17).apply(data),
                (CepamError,)),
         Target("signature", identities, verify, (Unreadable,)),
         Target("identity", _of([public], mutate), agreement.canonical, (ValueError,)),
         Target("cohort file", _of([public + b"\n# them\n" + public], mutate), read_cohort, (ValueError,)),
     ]  # fmt: skip
+
+
+def _kept_noise_targets() -> list[Target]:
+    """What a node kept of its correlated noise, in memory and in its file, when the next offer comes."""
+    settings = [
+        UplinkSettings(cepam.Gaussian(4.0), cepam.L2(1.0), correlated_noise=CorrelatedNoiseConfig(decay, 2, 6))
+        for decay in (0.5, 0.0)
+    ]
+    cases: list[tuple[Offer, dict[str, Any]]] = []
+    for one in settings:
+        stream = ClientCorrelatedNoise.follow(Offer(one, 7, 8, 1, 0, b"", b"", b""), 12, None)
+        stream.sender.next(np.linspace(0.0, 0.1, 12))
+        kept = stream.to_fields(7)
+        cases += [(Offer(one, 7, 8, 2, 0, b"", b"", b"", stream=name, place=1), kept) for name in (stream.name, b"new")]
+    folder = Path(tempfile.mkdtemp(prefix="cepam-fuzz-", dir=_memory_folder()))
+    context: Any = SimpleNamespace(node_config={client_mod.FOLDER: str(folder)}, state={})
+
+    def follow(case: tuple[Offer, Any]) -> None:
+        offer, kept = case
+        stream = ClientCorrelatedNoise.follow(offer, 12, kept)
+        assert np.isfinite(stream.sender.next(np.zeros(12))).all()
+        stream.to_fields(7)
+
+    def follow_file(case: tuple[Offer, bytes]) -> None:
+        offer, data = case
+        path = client_mod._file(offer, context)
+        assert path is not None
+        path.write_bytes(data)
+        kept = client_mod._kept_noise(offer, context)
+        assert kept is not None, "a file that is there counts as none"
+        follow((offer, kept))
+
+    def fields(rng: Rng, case: tuple[Offer, dict[str, Any]]) -> tuple[Offer, dict[str, Any]]:
+        changed = mutate_value(rng, case[1])
+        return case[0], changed if isinstance(changed, dict) else {}
+
+    def file(rng: Rng, case: tuple[Offer, dict[str, Any]]) -> tuple[Offer, bytes]:
+        plain = {name: {"hex": v.hex()} if isinstance(v, bytes) else v for name, v in case[1].items()}
+        return case[0], mutate_text(rng, json.dumps(plain)).encode(errors="surrogatepass")
+
+    return [
+        Target("kept noise", _of(cases, fields), follow, (CorrelatedNoiseRefused,)),
+        Target("kept noise file", _of(cases, file), follow_file, (CorrelatedNoiseRefused, Declined)),
+    ]
 
 
 def _hysteresis_target() -> Target:
@@ -589,12 +647,10 @@ def checkpoint_targets() -> list[Target]:
     buffer = io.BytesIO()
     rest = json.dumps({"round": 7, "offset": 99, "states": {}}).encode()
     np.savez(buffer, rest=np.frombuffer(rest, dtype=np.uint8), weights=np.zeros((1, 4)))
-    place = Path(tempfile.mkdtemp(prefix="cepam-fuzz-", dir=_memory_folder())) / "checkpoint.npz"
+    place = Path("checkpoint.npz")
 
     def after_decryption(content: bytes) -> None:
-        place.write_bytes(checkpoint._encrypted(key, memoryview(content)))
-        if checkpoint._read(place, key) is None:
-            raise Unreadable
+        checkpoint._parsed(place, content)
 
     def record(text: str) -> None:
         again = io.BytesIO()
@@ -603,8 +659,8 @@ def checkpoint_targets() -> list[Target]:
 
     return [
         Target("checkpoint", _of([whole], mutate), opened, (Unreadable,)),
-        Target("checkpoint record", _of([rest.decode()], mutate_text), record, (Unreadable,)),
-        Target("checkpoint after decryption", _of([buffer.getvalue()], mutate), after_decryption, (Unreadable,)),
+        Target("checkpoint record", _of([rest.decode()], mutate_text), record, (ValueError,)),
+        Target("checkpoint after decryption", _of([buffer.getvalue()], mutate), after_decryption, (ValueError,)),
     ]
 
 
@@ -634,31 +690,42 @@ def tree_targets() -> list[Target]:
 
 
 def search_targets() -> list[Target]:
-    """Segments of the search coder: both backends must refuse, or give the same finite vector."""
-    codec, rng, size = make_codec(coder="auto"), np.random.default_rng(3), 100
-    known = codec.sized(size)
-    plan, noise = codec.plan, AT.derive().noise
-    updates = [rng.normal(size=size) * 0.08, rng.normal(size=size) * 0.25, np.zeros(size), np.ones(size)]
-    updates.append(np.where(np.arange(size) % 60 == 0, 4.0, 0.01 * rng.normal(size=size)))
-    units = [np.trunc(x * plan.scale).astype(np.int64) for x in updates]
-    segments = [encode_segment(plan, noise, x, 0) for x in units]
-    flags = SEARCHED | DOUBLE
-    messages = [seal_payload(bytes([size]) + segment, codec, AT, flags | TRAVELS) for segment in segments]
-    messages += [seal_payload(segment, known, AT, flags) for segment in segments]
+    """Segments of the search coder: both backends must refuse, or give the same finite vector.
 
-    def resealed(rng: Rng, segment: bytes) -> bytes:
+    Three of four segments have 20 coordinates, which NumPy decodes faster; 100 have trees of several levels.
+    """
+    codec, rng = make_codec(coder="auto"), np.random.default_rng(3)
+    plan, noise, flags = codec.plan, AT.derive().noise, SEARCHED | DOUBLE
+    sizes = (20, 100)
+    known = {size: codec.sized(size) for size in sizes}
+    segments: list[tuple[int, bytes]] = []
+    messages: list[tuple[int, bytes]] = []
+    for size in sizes:
+        updates = [rng.normal(size=size) * 0.08, rng.normal(size=size) * 0.25, np.zeros(size), np.ones(size)]
+        updates.append(np.where(np.arange(size) % (0.6 * size) == 0, 4.0, 0.01 * rng.normal(size=size)))
+        made = [encode_segment(plan, noise, np.trunc(x * plan.scale).astype(np.int64), 0) for x in updates]
+        messages += [(size, seal_payload(bytes([size]) + one, codec, AT, flags | TRAVELS)) for one in made]
+        messages += [(size, seal_payload(one, known[size], AT, flags)) for one in made]
+        segments += [(size, one) for one in made] * (3 if size == sizes[0] else 1)
+
+    def mangled(rng: Rng, sample: tuple[int, bytes]) -> tuple[int, bytes]:
+        return sample[0], mutate(rng, sample[1])
+
+    def resealed(rng: Rng, sample: tuple[int, bytes]) -> tuple[int, bytes]:
         # The flags stay in three cases of four, and so does the size: what follows is what the coder reads.
+        size, segment = sample
         mine = flags if rng.random() < 0.75 else int(rng.integers(8))
         if rng.random() < 0.5:
-            return seal_payload(mutate(rng, segment), known, AT, mine)
+            return size, seal_payload(mutate(rng, segment), known[size], AT, mine)
         kept = bytes([size]) + mutate(rng, segment)
-        return seal_payload(kept if rng.random() < 0.75 else mutate(rng, kept), codec, AT, mine | TRAVELS)
+        return size, seal_payload(kept if rng.random() < 0.75 else mutate(rng, kept), codec, AT, mine | TRAVELS)
 
-    def decode(data: bytes) -> None:
+    def decode(case: tuple[int, bytes]) -> None:
+        size, data = case
         found: list[Any] = []
         for backend in ("numba", "numpy"):
             try:
-                of = codec if data[:1] and data[0] & TRAVELS else known
+                of = codec if data[:1] and data[0] & TRAVELS else known[size]
                 found.append(replace(of, backend=backend).decode(data, AT, size=size).tobytes())
             except CepamError as refused:
                 found.append(refused)
@@ -669,7 +736,7 @@ def search_targets() -> list[Target]:
         assert np.isfinite(np.frombuffer(found[0], dtype=np.float64 if len(found[0]) == 8 * size else np.float32)).all()
 
     return [
-        Target("search", _of(messages, mutate), decode, (CepamError,)),
+        Target("search", _of(messages, mangled), decode, (CepamError,)),
         Target("search resealed", _of(segments, resealed), decode, (CepamError,)),
     ]
 

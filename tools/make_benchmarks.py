@@ -525,10 +525,14 @@ def accounting() -> str:
     for each in rounds.values():
         kept = each["figures"]
         by_id = "nodes identified" if "stable_nodes" in kept["options"] else "nodes not identified"
+        saved = "saved" in kept["options"]
+        by_id += ", unlike weights" if "unlike" in kept["options"] else ""
+        by_id += ", the account in its folder, processor time" if saved else ""
+        saving = "charge and save, ms" if saved else "save and load, ms"
         rows = [[row["round"], f"{row['epsilon_ms']:.2f}", f"{row['saving_ms']:.2f}"]
                 for row in (kept["rows"][0], kept["rows"][-1])]  # fmt: skip
         parts += [f"{kept['sampled']} of {kept['nodes']} nodes per round, {by_id}: {measured(each['stamp'], '')}",
-                  table(["round", "add and epsilon, ms", "save and load, ms"], rows)]  # fmt: skip
+                  table(["round", "add and epsilon, ms", saving], rows)]  # fmt: skip
     parts += [
         "## Noise left in the weights",
         "As the multiplier of independent noise that would leave as much. Computed for one client of"

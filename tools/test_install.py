@@ -93,12 +93,14 @@ class Command:
 COMMANDS = (
     Command("--version", says="cepam"),
     Command("keygen a.key", says="a.key"),
-    Command("encode update.npy m.cepam --key a.key --round 1 --sigma 0.01 --lattice E8 --clip 1", says="l2 1"),
-    Command("decode m.cepam v.npy --key a.key --round 1 --sigma 0.01 --lattice E8", says="grid"),
-    Command("inspect m.cepam --key a.key --round 1 --sigma 0.01 --lattice E8", says="E8"),
-    Command("verify --sigma 0.01 --lattice Z1 --samples 10000", says="PASSED"),
-    Command("verify --sigma 0.01 --trust secure-aggregation --samples 10000", says="PASSED"),
-    Command("verify --sigma 0.01 --lattice Z1 --samples 10000 --plot figure.png", ("plots",), "PASSED"),
+    Command(
+        "encode update.npy m.cepam --key a.key --round 1 --noise-scale 0.01 --lattice E8 --clipping-norm 1", says="l2 1"
+    ),
+    Command("decode m.cepam v.npy --key a.key --round 1 --noise-scale 0.01 --lattice E8", says="grid"),
+    Command("inspect m.cepam --key a.key --round 1 --noise-scale 0.01 --lattice E8", says="E8"),
+    Command("verify --noise-scale 0.01 --lattice Z1 --samples 10000", says="PASSED"),
+    Command("verify --noise-scale 0.01 --trust secure-aggregation --samples 10000", says="PASSED"),
+    Command("verify --noise-scale 0.01 --lattice Z1 --samples 10000 --plot figure.png", ("plots",), "PASSED"),
     Command("bench --coordinates 100000", says="times the noise"),
     Command(f"privacy epsilon {RUN} --noise-scale 0.25", says="epsilon 2.05172"),
     Command(f"privacy calibrate {RUN} --epsilon 1", says="noise_scale 0.303668"),

@@ -33,8 +33,8 @@ clip, noise = cepam.L2(1.0), cepam.Gaussian(0.2)
 planned = Private(FedAvg(), clip=clip, epsilon=Target(2.0, rounds=50, nodes=8))
 records = Accounting(delta=1e-6, records=2000, record_sampling=Sampling("poisson", 64), clipped="example", budget=4.0)
 clipped = Private(FedAvg(), clip=clip, noise=noise, accounting=records, update=Gradient(learning_rate=0.5))
-sampled = Private(FedAvg(), clip=AdaptiveClip(clip, quantile=0.5), noise=noise, sampling=Poisson(rate=0.01))
-assert Fixed(size=1000).of(nodes=100_000).size == Poisson(rate=0.01).of(nodes=100_000).size
+sampled = Private(FedAvg(), clip=AdaptiveClip(clip, quantile=0.5), noise=noise, sampling=Poisson(sampling_rate=0.01))
+assert Fixed(size=1000).of(nodes=100_000).size == Poisson(sampling_rate=0.01).of(nodes=100_000).size
 
 small = Compression("E8", padding=512)
 mixed = Private(FedAvg(), clip=clip, noise=noise, compression=small, nodes={7: NodeSettings(cepam.Gaussian(0.4))})

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import cepam
 from cepam.cli import app
 
-CODEC = ["--sigma", "0.01", "--lattice", "E8"]
+CODEC = ["--noise-scale", "0.01", "--lattice", "E8"]
 
 
 def run(*words: object, code: int = 0) -> Any:
@@ -62,7 +62,7 @@ def test_keys_are_private_and_never_overwritten(folder: Path) -> None:
 
 def test_an_update_there_and_back(folder: Path) -> None:
     place = ["--key", "a.key", "--round", 1, *CODEC]
-    facts = json.loads(run("encode", "update.npy", "m", *place, "--clip", 1, "--json").stdout)
+    facts = json.loads(run("encode", "update.npy", "m", *place, "--clipping-norm", 1, "--json").stdout)
     assert facts["clip"] == "l2 1"
     assert facts["bytes"] == (folder / "m").stat().st_size
     run("decode", "m", "v.npy", *place)
@@ -82,7 +82,7 @@ def test_inspect_shows_more_with_the_key(folder: Path) -> None:
 
 
 def test_an_address_in_the_used_list_is_refused(folder: Path) -> None:
-    place = ["--key", "a.key", "--round", 1, *CODEC, "--clip", 1, "--used", "used.bin"]
+    place = ["--key", "a.key", "--round", 1, *CODEC, "--clipping-norm", 1, "--used", "used.bin"]
     run("encode", "update.npy", "m", *place)
     assert "used before" in refused("encode", "update.npy", "m2", *place)
     assert not (folder / "m2").exists()
@@ -93,7 +93,7 @@ def test_an_address_in_the_used_list_is_refused(folder: Path) -> None:
 
 
 def test_used_addresses_are_noted_beside_the_key(folder: Path) -> None:
-    place = ["--key", "a.key", *CODEC, "--clip", 1]
+    place = ["--key", "a.key", *CODEC, "--clipping-norm", 1]
     run("encode", "update.npy", "m", *place, "--round", 1)
     assert stat.S_IMODE((folder / "a.key.used").stat().st_mode) == 0o600
     assert "used before" in refused("encode", "update.npy", "m2", *place, "--round", 1)
@@ -112,13 +112,15 @@ def test_used_addresses_are_noted_beside_the_key(folder: Path) -> None:
 
 def test_a_clip_is_given_or_its_absence_is(folder: Path) -> None:
     place = ["--key", "a.key", "--round", 1]
-    assert "give either --clip" in refused("encode", "update.npy", "m", *place, *CODEC)
-    assert "give either --clip" in refused("encode", "update.npy", "m", *place, *CODEC, "--clip", 1, "--unclipped")
-    assert "bound must lie" in refused("encode", "update.npy", "m", *place, *CODEC, "--clip", -1)
+    assert "give either --clipping-norm" in refused("encode", "update.npy", "m", *place, *CODEC)
+    assert "give either --clipping-norm" in refused(
+        "encode", "update.npy", "m", *place, *CODEC, "--clipping-norm", 1, "--unclipped"
+    )
+    assert "bound must lie" in refused("encode", "update.npy", "m", *place, *CODEC, "--clipping-norm", -1)
     assert not (folder / "a.key.used").exists()
     np.save("large.npy", np.full(100, 3.0))
-    for law, norm in ((["--sigma", 0.001], 2), (["--law", "laplace", "--b", 0.001], 1)):
-        facts = json.loads(run("encode", "large.npy", "m", *place, *law, "--clip", 2, "--json").stdout)
+    for law, norm in ((["--noise-scale", 0.001], 2), (["--law", "laplace", "--noise-scale", 0.001], 1)):
+        facts = json.loads(run("encode", "large.npy", "m", *place, *law, "--clipping-norm", 2, "--json").stdout)
         assert facts["clip"] == f"l{norm} 2"
         run("decode", "m", "v.npy", *place, *law)
         assert np.linalg.norm(np.load("v.npy"), norm) == pytest.approx(2, rel=0.1)
@@ -128,8 +130,8 @@ def test_a_clip_is_given_or_its_absence_is(folder: Path) -> None:
 
 def test_a_generator_file_names_a_lattice(folder: Path) -> None:
     np.save("g.npy", np.array([[1.0, 0.4], [0.0, 1.0]]))
-    place = ["--key", "a.key", "--round", 1, "--law", "laplace", "--b", 0.1, "--lattice", "g.npy"]
-    run("encode", "update.npy", "m", *place, "--clip", 9)
+    place = ["--key", "a.key", "--round", 1, "--law", "laplace", "--noise-scale", 0.1, "--lattice", "g.npy"]
+    run("encode", "update.npy", "m", *place, "--clipping-norm", 9)
     run("decode", "m", "v.npy", *place)
     assert len(np.load("v.npy")) == 6422
 
@@ -137,19 +139,19 @@ def test_a_generator_file_names_a_lattice(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["encode", "nan.npy", "x", "--sigma", 1], "NaN"),
-        (["encode", "two.npy", "x", "--sigma", 1], "one dimension"),
-        (["encode", "junk.npy", "x", "--sigma", 1], "not a .npy file"),
-        (["encode", "none.npy", "x", "--sigma", 1], "No such file"),
-        (["encode", "update.npy", "x"], "needs --sigma"),
-        (["encode", "update.npy", "x", "--sigma", 1, "--b", 1], "--b belongs to"),
-        (["encode", "update.npy", "x", "--sigma", -1], "sigma must lie"),
-        (["encode", "update.npy", "x", "--sigma", 1, "--lattice", "Q7"], "lattice must be"),
-        (["encode", "update.npy", "x", "--sigma", 1, "--frob"], "No such option"),
-        (["encode", "update.npy", "none/x", "--sigma", 1], "folder does not exist"),
-        (["encode", "update.npy", "x", "--sigma", 1, "--coder", "paper"], "bound"),
-        (["decode", "junk.npy", "x", "--sigma", 1], "bytes"),
-        (["decode", "update.npy", "x", "--sigma", 1], "version"),
+        (["encode", "nan.npy", "x", "--noise-scale", 1], "NaN"),
+        (["encode", "two.npy", "x", "--noise-scale", 1], "one dimension"),
+        (["encode", "junk.npy", "x", "--noise-scale", 1], "not a .npy file"),
+        (["encode", "none.npy", "x", "--noise-scale", 1], "No such file"),
+        (["encode", "update.npy", "x"], "needs --noise-scale"),
+        (["encode", "update.npy", "x", "--noise-scale", 1, "--radius", 1], "--radius does not go with --law gaussian"),
+        (["encode", "update.npy", "x", "--noise-scale", -1], "sigma must lie"),
+        (["encode", "update.npy", "x", "--noise-scale", 1, "--lattice", "Q7"], "lattice must be"),
+        (["encode", "update.npy", "x", "--noise-scale", 1, "--frob"], "No such option"),
+        (["encode", "update.npy", "none/x", "--noise-scale", 1], "folder does not exist"),
+        (["encode", "update.npy", "x", "--noise-scale", 1, "--coder", "paper"], "bound"),
+        (["decode", "junk.npy", "x", "--noise-scale", 1], "bytes"),
+        (["decode", "update.npy", "x", "--noise-scale", 1], "version"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(folder: Path, words: list[object], reason: str) -> None:
@@ -167,7 +169,7 @@ def test_wrong_keys_and_codecs_are_refused(folder: Path) -> None:
     run("encode", "update.npy", "m", "--key", "a.key", "--round", 1, *CODEC, "--unclipped")
     assert "seal does not open" in refused("decode", "m", "v.npy", "--key", "b.key", "--round", 1, *CODEC)
     assert "seal does not open" in refused("decode", "m", "v.npy", "--key", "a.key", "--round", 2, *CODEC)
-    other = ["--sigma", 0.02, "--lattice", "E8"]
+    other = ["--noise-scale", 0.02, "--lattice", "E8"]
     assert "another codec" in refused("decode", "m", "v.npy", "--key", "a.key", "--round", 1, *other)
     assert not (folder / "v.npy").exists()
     assert "not a key file" in run("inspect", "m", "--key", "m", *CODEC, code=2).stderr
@@ -178,7 +180,7 @@ def test_unknown_commands_are_refused() -> None:
 
 
 def test_verify_prints_a_certificate_and_draws_a_figure(folder: Path) -> None:
-    words = ["verify", "--sigma", 0.01, "--lattice", "Z1", "--samples", 10_000, "--false-alarm", 1e-9]
+    words = ["verify", "--noise-scale", 0.01, "--lattice", "Z1", "--samples", 10_000, "--false-alarm", 1e-9]
     text = run(*words, "--plot", "out.png").stdout
     assert text.startswith("PASSED: Gaussian(sigma=0.01) on Z1\n")
     assert "p-value" in text
@@ -188,14 +190,14 @@ def test_verify_prints_a_certificate_and_draws_a_figure(folder: Path) -> None:
     facts = json.loads(run(*words, "--json").stdout)
     assert facts["passed"]
     assert {"KS", "chi-square", "variance", "independence"} <= {check["statistic"] for check in facts["checks"]}
-    assert "samples" in refused("verify", "--sigma", 0.01, "--samples", 5)
-    assert "folder" in refused("verify", "--sigma", 0.01, "--plot", "none/out.png")
+    assert "samples" in refused("verify", "--noise-scale", 0.01, "--samples", 5)
+    assert "folder" in refused("verify", "--noise-scale", 0.01, "--plot", "none/out.png")
 
 
 def test_verify_certifies_the_noise_of_a_sum(folder: Path) -> None:
     sums = ["verify", "--trust", "secure-aggregation"]
-    text = run(*sums, "--clients", 3, "--sigma", 0.01, "--samples", 10_000, "--false-alarm", 1e-9).stdout
+    text = run(*sums, "--clients", 3, "--noise-scale", 0.01, "--samples", 10_000, "--false-alarm", 1e-9).stdout
     assert text.startswith("PASSED: Gaussian(sigma=0.0173")
-    assert "integers" in refused(*sums, "--sigma", 0.01, "--lattice", "E8")
-    assert "Gaussian" in refused(*sums, "--law", "laplace", "--b", 0.01)
-    assert "clients" in refused(*sums, "--sigma", 0.01, "--clients", 1)
+    assert "integers" in refused(*sums, "--noise-scale", 0.01, "--lattice", "E8")
+    assert "Gaussian" in refused(*sums, "--law", "laplace", "--noise-scale", 0.01)
+    assert "clients" in refused(*sums, "--noise-scale", 0.01, "--clients", 1)

@@ -75,7 +75,7 @@ def test_errors_all_begin_with_the_command(tmp_path: Path) -> None:
     for words in (
         ["frob"],
         ["encode", "none.npy"],
-        ["encode", "none.npy", "m", "--key", "none.key", "--round", "1", "--sigma", "1"],
+        ["encode", "none.npy", "m", "--key", "none.key", "--round", "1", "--noise-scale", "1"],
         ["privacy", "epsilon"],
         ["privacy", "frob"],
         ["train", "--clients", "0"],
@@ -92,7 +92,7 @@ def test_errors_all_begin_with_the_command(tmp_path: Path) -> None:
 def test_a_missing_extra_is_one_line_that_names_it(module: str, extra: str, tmp_path: Path) -> None:
     words = {
         "torch": ["train", "--data", "synthetic"],
-        "matplotlib": ["verify", "--sigma", "1", "--plot", str(tmp_path / "a.png")],
+        "matplotlib": ["verify", "--noise-scale", "1", "--plot", str(tmp_path / "a.png")],
     }[module]
     script = f"import sys\nsys.modules[{module!r}] = None\nfrom cepam.cli import app\napp({words!r})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -345,3 +345,59 @@ def test_the_engine_meets_a_target_against_colluders() -> None:
     words = found["train"].split()
     aim = float(words[words.index("--epsilon") + 1])
     assert found["observers"]["outsider"] - 0.001 <= aim <= found["observers"]["outsider"] < found["epsilon"] <= 2.0
+
+
+def test_bytes_are_the_codecs_own_for_every_site() -> None:
+    """The quietest site sends most; the noisiest alone, a control, would say far too little."""
+    import cepam
+
+    found = json.loads(run("--records 500,1000,9000 --rounds 20 --coordinates 2000 --epsilon 2 --json").stdout)
+    assert len(found["bytes_up"]) == 3
+    draw = np.random.default_rng(5).normal(size=2000)
+    at = cepam.Address(cepam.Key(bytes(32)), round=1, client=0)
+    for k in (0, 2):
+        codec = cepam.Codec(cepam.Gaussian(found["noise_scale"][k]), size=2000)
+        sent = len(codec.encode(draw / np.linalg.norm(draw), at))
+        assert found["bytes_up"][k] == pytest.approx(sent, rel=0.1)
+    assert found["bytes_up"][0] < found["bytes_up"][1] < found["bytes_up"][2]
+    assert found["bytes_up"][0] < found["bytes_up_mean"] < found["bytes_up"][2]
+    said = run("--records 500,1000,9000 --rounds 20 --coordinates 2000 --epsilon 2").stdout
+    assert "bytes_up: per client and round, of updates at the clipping norm" in said
+
+
+def test_bytes_of_masked_and_of_local_updates_are_not_those_of_floats() -> None:
+    from cepam.secure_aggregation.settings import fit
+
+    given = "--clients 5 --records 2000 --rounds 20 --coordinates 2000 --epsilon 2 --json"
+    masked = json.loads(run(f"{given} --trust secure-aggregation").stdout)
+    import cepam
+
+    widest = fit(cepam.Gaussian(masked["noise_scale"]), 5, 2000, 5.0, 20).message_bytes
+    assert masked["bytes_up_later"] < masked["bytes_up"] == widest < masked["bytes_float32"]
+    local = json.loads(run(f"{given} --trust nobody").stdout)
+    assert 250 < local["bytes_up"] < masked["bytes_float32"]
+    assert "fl+sdq" in local["bytes_up_of"]
+
+
+def test_the_plan_codes_local_updates_as_the_engine_does() -> None:
+    pytest.importorskip("torch")
+    from cepam.cli.uplink_size import LOCAL_RATE, STEP
+    from cepam.fl import Settings
+
+    settings = Settings()
+    assert settings.compression.sdq_step == STEP
+    assert settings.training.server_learning_rate == LOCAL_RATE
+    assert settings.training.local_learning_rate is None
+
+
+def test_a_plan_says_whose_sampling_rate_is_which() -> None:
+    found = json.loads(run(f"{SITES} --json").stdout)
+    assert "sampling_rate" not in found
+    assert (found["client_sampling_rate"], found["record_sampling_rate"]) == (1.0, pytest.approx(1 / 16))
+    local = json.loads(run(f"{SITES} --trust nobody --json").stdout)
+    assert local["record_sampling_rate_per_step"] == [64 / 500, 64 / 4000, 64 / 20000]
+    assert "has no Flower lines for this plan" in local["flower"]
+    assert "`cepam train` above runs it" in local["flower"]
+    users = json.loads(run("--unit client --clients 5000 --rounds 20 --coordinates 1000 --epsilon 4 --json").stdout)
+    assert users["client_sampling_rate"] == 0.05
+    assert "record_sampling_rate" not in users

@@ -355,3 +355,50 @@ def test_the_draw_is_by_record_where_clients_hold_unequal_numbers() -> None:
     assert len({round(row["sampling_rate"], 12) for row in unequal["clients"]}) == 1
     assert unequal["epsilon"] == pytest.approx(as_json(f"epsilon {run} --records-total 30000")["epsilon"], rel=1e-9)
     assert unequal["noise_multiplier"] == pytest.approx(1.1)
+
+
+NINE = "500,1000,1500,2000,3000,4000,5000,7000,9000"
+
+
+def test_nine_unlike_sites_cost_what_the_plan_says() -> None:
+    """Clients add equal shares of the sum's noise; one scale for all, a control, lays most of it on the largest."""
+    plan = ["plan", "--records", NINE, "--rounds", "200", "--coordinates", "10000", "--epsilon", "2", "--json"]
+    planned = json.loads(CliRunner().invoke(app, plan).stdout)
+    given = f"--records {NINE} --rounds 200 --coordinates 10000 --delta {planned['delta']} --expected-batch-size 2062.5"
+    met = as_json(f"calibrate {given} --epsilon 2")
+    assert planned["observers"]["one curious client"] == pytest.approx(2.159, abs=5e-4)
+    again = as_json(f"epsilon {given} --noise-multiplier {planned['noise_multiplier']!r}")
+    for found in (met, again):
+        assert found["noise_scale"] == pytest.approx(planned["noise_scale"], rel=1e-6)
+        assert found["noise_multiplier"] == pytest.approx(planned["noise_multiplier"], rel=1e-6)
+        for who, spent in planned["observers"].items():
+            assert found["observers"][who] == (None if spent is None else pytest.approx(spent, rel=1e-6))
+    alike = as_json(f"epsilon {given} --noise-scale {planned['noise_scale'][4]!r}")
+    assert alike["observers"]["one curious client"] > 1.2 * alike["observers"]["outsider"]
+
+
+def test_a_page_shares_the_noise_equally(tmp_path) -> None:
+    given = f"--records {NINE} --rounds 20 --expected-batch-size 2062.5 --noise-multiplier 2"
+    found = as_json(f"explain {given} --out {tmp_path / 'page.html'}")
+    noise = [scale * int(many) for scale, many in zip(found["noise_scale"], NINE.split(","), strict=True)]
+    assert noise == pytest.approx([noise[0]] * 9)
+
+
+@pytest.mark.parametrize("many", [9, 40])
+def test_a_list_of_records_says_how_many_clients_there_are(many: int) -> None:
+    listed = ",".join(str(500 + 100 * k) for k in range(many))
+    found = as_json(f"epsilon --records {listed} --expected-batch-size 200 --noise-multiplier 3 --rounds 5")
+    assert len(found["noise_scale"]) == many
+    plan = CliRunner().invoke(app, f"plan --records {listed} --rounds 5 --coordinates 99 --epsilon 2 --json".split())
+    assert json.loads(plan.stdout)["clients"] == many
+    result = run(f"epsilon --clients 7 --records {listed} --expected-batch-size 200 --noise-multiplier 3 --rounds 5", 2)
+    assert f"--records must give 1 or 7 values, got {many}" in result.stderr
+
+
+def test_a_quorum_is_a_fraction_or_a_number() -> None:
+    given = "--expected-batch-size 1920 --records-total 60000 --noise-multiplier 1.7 --rounds 5"
+    found = [as_json(f"epsilon {given} --trust secure-aggregation --quorum {each}") for each in ("0.8", "24")]
+    assert found[0] == found[1]
+    assert found[0]["quorum"] == 24
+    for each in ("-0.5", "1.5", "31"):
+        assert "--quorum must be" in run(f"epsilon {given} --trust secure-aggregation --quorum {each}", 2).stderr

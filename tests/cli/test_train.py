@@ -30,6 +30,9 @@ def test_train_prints_one_json_object(tmp_path: Path) -> None:
     summary = json.loads(out)
     assert 0 <= summary["accuracy"] <= 1
     assert summary["noise_scales"] == [0.1, 0.5]
+    assert summary["noise_multiplier"] == pytest.approx((0.1**2 + 0.1**2 + 0.5**2) ** 0.5, rel=1e-6)  # clip 1
+    assert "clipping norms" in summary["noise_units"]["noise_multiplier"]
+    assert (summary["server_optimizer"], summary["server_learning_rate"]) == ("sgd", 0.1)
     assert Path(summary["folder"], "curve.png").stat().st_size > 1000
     assert Path(summary["page"]).stat().st_size > 1000
     code, out, _ = run("train", "--resume", "--runs", tmp_path, "--name", "one", "--json")

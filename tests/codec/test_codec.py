@@ -146,6 +146,19 @@ def test_values_out_of_reach_are_refused() -> None:
             codec.encode(np.array([0.0, value]), AT)
 
 
+@pytest.mark.parametrize("law", LAWS)
+def test_whole_sub_vectors_at_the_end_of_the_range_travel(law: str) -> None:
+    """The l1 norm of eight such coordinates is beyond 63 bits: Numba took it for a failure, NumPy did not."""
+    codec = make_codec(law, "E8")
+    x = np.full(64, 0.7 * codec.plan.reach)
+    x[::3] *= -1.0
+    messages = [replace(codec, backend=backend).encode(x, AT) for backend in ("numba", "numpy")]
+    assert messages[0] == messages[1]
+    decoded = [replace(codec, backend=backend).decode(messages[0], AT) for backend in ("numba", "numpy")]
+    assert np.array_equal(decoded[0], decoded[1])
+    assert np.abs(decoded[0] - x).max() < 60 * SCALE + 1e-6 * codec.plan.reach
+
+
 def test_the_papers_coder_keeps_its_bound() -> None:
     codec = cepam.Codec(cepam.Gaussian(1.0), cepam.Integer(1), coder="paper", bound=2.0)
     for backend in ("numpy", "numba"):

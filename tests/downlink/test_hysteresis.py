@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from cepam import Broadcast, Receiver
-from cepam.downlink.grid import DIRECTIONS, MOST_ROWS, Hysteresis, LeadingDirections
+from cepam.downlink import grid
+from cepam.downlink.grid import DIRECTIONS, MOST_ROWS, Hysteresis, LeadingDirections, farthest
 
 ROWS, COLUMNS, STEP = 10, 320, 2.0**-5
 TENSORS = ((ROWS * COLUMNS, ROWS), (ROWS, 0))
@@ -60,7 +61,37 @@ def test_what_is_published_lies_on_the_grid_and_within_the_zone() -> None:
     walk = walked(1.0)
     off = np.abs(walk.step())
     assert off[ROWS * COLUMNS :].max() <= STEP / 2 + 1e-6  # no matrix: the nearest point
-    assert STEP / 2 < off.max() <= 3 * STEP
+    assert STEP / 2 < off.max() <= farthest(1.0) * STEP
+
+
+def worst_lag(zone: float, rounds: int = 30) -> float:
+    """The largest error in steps over a walk along one direction, which few columns carry nearly alone.
+
+    What keeps the lag out of that direction then has to come from these columns: their targets go far.
+    """
+    draw, size, worst = np.random.default_rng(3), ROWS * COLUMNS, 0.0
+    server, chooser = Broadcast(b"worst", np.zeros(size)), Hysteresis(zone, ((size, ROWS),))
+    direction = np.full(COLUMNS, 0.05)
+    direction[:3] = 1.0
+    exact = np.zeros(size, dtype=np.float32)
+    for _ in range(rounds):
+        moved = np.outer(draw.normal(size=ROWS) + 1.0, direction).astype(np.float32).ravel() * np.float32(STEP / 2)
+        exact = exact + moved
+        near = lambda target: server.nearest(target, STEP)  # noqa: E731
+        chosen = chooser.choose(exact, server.weights, moved, STEP, near)
+        server.publish(chosen, STEP)
+        worst = max(worst, float(np.abs(server.weights - exact.astype(np.float64)).max()) / STEP)
+    return worst
+
+
+@pytest.mark.parametrize("zone", [0.65, 0.75, 2.0])
+def test_the_error_is_bounded_in_steps_whatever_the_directions(zone: float) -> None:
+    assert 0.5 < worst_lag(zone) <= farthest(zone) + 1e-4
+
+
+def test_control_with_targets_that_go_anywhere_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "ROOM", 1e9)
+    assert worst_lag(0.75) > 0.75 + 0.5
 
 
 def test_half_a_step_is_the_nearest_point_up_to_the_shift() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAvg, FedMedian
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
 from flwr.supercore.task_identity import TaskIdentity
 
 import cepam
@@ -177,6 +177,15 @@ def test_an_epsilon_that_is_no_guarantee_is_cautioned_about(caplog) -> None:
     strategy.start(grid_with_silent({}), start_arrays(400), num_rounds=2)
     assert strategy.epsilon == np.inf
     assert sum("no-guarantee" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rate"), [(FedAvg(), "FedAvg, rate 1,"), (FedAdam(eta=0.02), "FedAdam, rate 0.02,")]
+)
+def test_the_log_says_which_server_step_is_taken(caplog, strategy, rate: str) -> None:
+    with caplog.at_level("INFO", logger="flwr"):
+        Private(strategy, clip=CLIP, noise=cepam.Gaussian(1.0), accounting=Accounting(delta=1e-6)).summary()
+    assert sum(f"server step: {rate}" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_epsilon_finds_the_noise_and_is_the_budget(caplog) -> None:

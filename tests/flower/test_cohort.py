@@ -92,7 +92,7 @@ def test_poisson_draws_are_the_operating_systems_and_of_the_rate() -> None:
 
 def test_who_is_drawn_beyond_the_cap_is_not_asked() -> None:
     grid = grid_of(12)
-    strategy = wrapped(Poisson(1.0, max_size=3))
+    strategy = wrapped(Poisson(1.0, max_cohort=3))
     strategy.start(grid, start_arrays(SIZE), num_rounds=5)
     counts = [len(asked(grid)[k : k + 3]) for k in range(0, len(grid.seen), 3)]
     assert counts == [3] * 5
@@ -108,7 +108,7 @@ def test_the_noise_of_the_aggregate_has_one_law_whoever_replies(rate: float, sil
     grid = grid_of(nodes, size)
     grid.meddle = lambda node, reply: [] if node % 10 < silent else [reply]
     # A cap of ten in any case, so that a rate of next to nothing has a noise that can be compared.
-    strategy = wrapped(Poisson(rate, max_size=10), sigma=sigma)
+    strategy = wrapped(Poisson(rate, max_cohort=10), sigma=sigma)
     published: list[ArrayRecord] = []
     with pytest.raises(NoUsableReplies) if silent == nodes else nullcontext():  # published, and yet no result
         strategy.start(grid, start_arrays(size), 1, evaluate_fn=lambda _, arrays: published.append(arrays))

@@ -167,7 +167,7 @@ def test_a_secret_cohort_fails_at_the_end_and_the_error_tells_no_count(caplog) -
 
 
 def test_nobody_sampled_is_no_failure() -> None:
-    result = private(sampling=Poisson(1e-12, max_size=3)).start(four(), start_arrays(SIZE), num_rounds=1)
+    result = private(sampling=Poisson(1e-12, max_cohort=3)).start(four(), start_arrays(SIZE), num_rounds=1)
     assert np.isfinite(vector_of(result.arrays)).all()
 
 

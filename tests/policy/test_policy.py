@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import optimize, stats
+from typer.testing import CliRunner
 
 import cepam
+from cepam.cli import app
 from cepam.policy import (
     AccountUnusable,
     AnsweredRounds,
@@ -218,3 +220,14 @@ def test_a_kill_between_account_and_mark_is_no_rollback(tmp_path: Path) -> None:
     (tmp_path / "account.mark").write_bytes(mark)
     with FileAccount(tmp_path / "account").hold() as account:
         assert account.revision == 1
+
+
+def test_a_policy_is_shown_with_the_units_of_its_noise(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    new = ["policy", "new", str(file), "--noise-scale", "4", "--clipping-norm", "2", "--rounds", "9", "--epsilon", "20"]
+    assert CliRunner().invoke(app, new).exit_code == 0
+    shown = CliRunner().invoke(app, ["policy", "show", str(file)]).stdout
+    assert "noise_scale = 4.0  # per coordinate of this node's update, in the unit of the update" in shown
+    assert "least_noise_multiplier = 2  # this node's own noise_scale over clipping_norm" in shown
+    found = json.loads(CliRunner().invoke(app, ["policy", "show", str(file), "--json"]).stdout)
+    assert found["least_noise_multiplier"] == 2.0

@@ -64,7 +64,6 @@ def test_words_follow_the_noise() -> None:
     loud = plan(Federation(1_000_000, 1.0, "client", clients=12, rounds=50))
     assert "nearly the accuracy" in quiet.expectation
     assert "learns little" in loud.expectation
-    assert 0 < quiet.least_bytes < 4000
 
 
 def test_delta_is_well_under_one_over_the_units() -> None:

@@ -15,6 +15,7 @@ from scipy import special, stats
 from cepam import A2, D4, E8, L1, L2, Gaussian, Integer, Laplace, Lattice
 from cepam.distributions.radius import OCTAVES
 from cepam.kernels.format import search
+from cepam.kernels.numpy.search_coder import transform
 from cepam.privacy import (
     NOT_COVERED,
     Accountant,
@@ -28,8 +29,9 @@ from cepam.privacy import (
     epsilon,
     slack,
 )
+from cepam.privacy.composition.accountant import affordable
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift
-from cepam.privacy.numerics.slack import _LEAST_ANSWER, TABLE, blurred_error, word_miss
+from cepam.privacy.numerics.slack import _LEAST_ANSWER, TABLE, blurred_error, score_roundings, word_miss
 
 
 def preset(coordinates: int | None = 6422, rounds: int = 600) -> Mechanism:
@@ -275,6 +277,27 @@ def test_the_search_coder_is_charged_more_and_large_sums_of_it_are_not_blurred()
     assert plainly.missed > 100.0 * blurred.missed
 
 
+@pytest.mark.parametrize("stages", [5, 9, 13])
+def test_a_score_is_as_right_as_is_charged(stages: int) -> None:
+    """The coder's own steps in float32, whose roundings float64 shows; the last difference alone takes one of them."""
+    draw, size, unit, last, worst = np.random.default_rng(4), 1 << stages, 2.0**-24, 0.0, 0.0
+    for _ in range(40):
+        x, g = draw.normal(size=size), draw.normal(size=size)
+        x *= 2.0 / np.linalg.norm(x)
+        half = x @ x / 2
+        exact = transform(transform(x[None]) * transform(g[None]))[0] / size - half
+        a, b = (transform(one.astype(np.float32)[None]) for one in (x, g))
+        product = transform(a * b)[0] * np.float32(1.0 / size)
+        found = product - np.float32(half)
+        assert found.dtype == np.float32
+        length = 2.0 * np.linalg.norm(g)
+        charged = unit * (score_roundings(stages) * length + half)
+        worst = max(worst, float(np.abs(found - exact).max()) / charged)
+        last = max(last, float((np.abs(found - (product.astype(float) - np.float32(half))) / np.abs(found)).max()))
+    assert 1e-3 < worst <= 1.0
+    assert 0.5 * unit < last <= unit  # a rounding of its own, which must be counted
+
+
 def test_the_bound_on_an_answer_is_that_of_the_hottest_part() -> None:
     norm = math.sqrt(float(search.HOTTEST.max()))
     for cap in (search.CAP, search.HALF_CAP):
@@ -290,3 +313,20 @@ def test_a_saved_account_keeps_what_was_searched() -> None:
     accountant = accountant.add(Mechanism((replace(client, searched=False),), L2(1.0), Sampling("all"), 5))
     read = Accountant().load_state_dict(accountant.state_dict())
     assert [one.clients[0].searched for one in read.mechanisms] == [True, False]
+
+
+def test_roundings_that_are_too_many_are_refused_before_any_round_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two million clients with a million weights each; a smaller model, a control, is charged."""
+
+    def charged(*_: object) -> None:
+        raise AssertionError("charged")
+
+    one = Client(Gaussian(1.0), 1, 1.0)
+    made = Mechanism((one,) * 2_000_000, L2(1.0), Sampling("all"), 100, coordinates=1_000_000, unit="client")
+    monkeypatch.setattr(Mechanism, "charge", charged)
+    assert Accountant((made,)).epsilon(1e-7) == math.inf
+    assert affordable(made, 1e-7) is made
+    with pytest.raises(ValueError, match="add up to more than delta/100"):
+        calibrate(Mechanism((one,) * 10, L2(1.0), Sampling("all"), 1, coordinates=10**13), 1.0, 1e-7)
+    with pytest.raises(AssertionError, match="charged"):
+        Accountant((Mechanism((one,) * 10, L2(1.0), Sampling("all"), 1, coordinates=9),)).epsilon(1e-7)

@@ -1,6 +1,10 @@
 """The law of the search coder: decoded less encoded is Gaussian, whatever the update; what breaks it is seen.
 
 Fixed keys: a test passes always or never. Each statistic of the sound coder must have p > 1e-4, each control p < 1e-9.
+Draws of this number see errors of several per cent in the law, no finer ones. Each control breaks one step of the coder
+in one part of 32 coordinates. Scores wrong by the 1e-13 that float64 allows, correlated noise of different parts or
+rounds, and errors of larger parts are not seen here: docs/search.md bounds the first, and streams of their own rule out
+the second.
 """
 
 from __future__ import annotations
@@ -110,18 +114,18 @@ class NoFallback(Sound):
         return 0
 
 
-class TimesReused(Sound):
-    """One step between arrivals is used for all of them."""
+class StepReused(Sound):
+    """The first step between arrivals is used for all of them, in both races."""
 
     def times(self, kind: int, count: int) -> Floats:
         return np.asarray(super().times(kind, 16)[0] * np.arange(1, count + 1))
 
 
 class ScoresUncorrected(Sound):
-    """Scores are off by up to e^0.6, and nothing makes up for it."""
+    """Scores are those of three quarters of the update, and nothing makes up for it."""
 
     def search(self, x: npt.NDArray[np.int64], energy: float, y: npt.NDArray[np.int64]) -> tuple[int, int] | None:
-        return super().search(x, 1.25 * energy, y) if self.number % 2 else super().search(x * 3 // 4, energy, y)
+        return super().search(x * 3 // 4, energy, y)
 
 
 class ShorterOfTwo(Sound):
@@ -136,14 +140,14 @@ class ShorterOfTwo(Sound):
         return min(lengths)
 
 
-def drawn(kind: type[Sound], count: int) -> tuple[Floats, Floats]:
-    """An update of |x|^2 = 6 in 32 coordinates, and the errors of so many draws."""
-    x = shaped("flat", 32, 10.0 * np.log10(6.0 / 32.0))
+def drawn(kind: type[Sound], count: int, energy: float = 6.0) -> tuple[Floats, Floats]:
+    """An update of |x|^2 = `energy` in 32 coordinates, and the errors of so many draws."""
+    x = shaped("flat", 32, 10.0 * np.log10(energy / 32.0))
     units = np.trunc(x * PLAN.scale).astype(np.int64)
     rng, errors = np.random.default_rng(8), []
     for i in range(count):
         y = np.rint((x + rng.normal(size=32)) * PLAN.scale).astype(np.int64)
-        kind(PLAN, (bytes(32), bytes(range(32))), i, 5, 0).draw(units, 6.0, y)
+        kind(PLAN, (bytes(32), bytes(range(32))), i, 5, 0).draw(units, energy, y)
         errors.append((y - units) / PLAN.scale)
     return x, np.array(errors)
 
@@ -154,16 +158,11 @@ def test_a_part_of_the_reference_has_the_law() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"),
-    [
-        (NoFallback, 600),
-        (ScoresUncorrected, 150),
-        pytest.param(ShorterOfTwo, 600, marks=pytest.mark.slow),
-        pytest.param(TimesReused, 3000, marks=pytest.mark.slow),
-    ],
+    ("kind", "count", "energy"),
+    [(NoFallback, 300, 6.0), (ScoresUncorrected, 150, 6.0), (ShorterOfTwo, 400, 3.0), (StepReused, 1500, 3.0)],
 )
-def test_what_breaks_the_law_is_seen(kind: type[Sound], count: int) -> None:
-    found = p_values(*drawn(kind, count))
+def test_what_breaks_the_law_is_seen(kind: type[Sound], count: int, energy: float) -> None:
+    found = p_values(*drawn(kind, count, energy))
     assert min(found.values()) < BROKEN, found
 
 

@@ -13,7 +13,7 @@ from tests.user.terminal import answered, cepam
 
 @pytest.mark.parametrize("columns", [80, 60])
 def test_verify_says_the_verdict_first_and_fits(tmp_path: Path, columns: int) -> None:
-    words = ("verify", "--sigma", "0.01", "--lattice", "Z1", "--samples", "10000", "--false-alarm", "1e-9")
+    words = ("verify", "--noise-scale", "0.01", "--lattice", "Z1", "--samples", "10000", "--false-alarm", "1e-9")
     lines = cepam(*words, folder=tmp_path, columns=columns).splitlines()
     assert lines[0] == "PASSED: Gaussian(sigma=0.01) on Z1"
     table = [line.rstrip() for line in lines[3:]]
@@ -35,9 +35,10 @@ def test_explain_writes_numbers_as_people_do(tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    "verify --sigma 0.01 --lattice E9", "verify --lattice Z1", "trian", "train --dtaa mnist", "train --preset nope",
+    "verify --noise-scale 0.01 --lattice E9", "verify --lattice Z1", "trian", "train --dtaa mnist",
+    "train --preset nope",
     "train --data nothing.csv --noise-scale 1", "train --data no_module:load --noise-scale 1",
-    "encode a.npy b --key x --round 1", "decode nothing out.npy --key x --round 1 --sigma 1",
+    "encode a.npy b --key x --round 1", "decode nothing out.npy --key x --round 1 --noise-scale 1",
     "privacy epsilon --noise-scale 1", "privacy calibrate --local-steps 1",
     "compare --schemes nope", "data fetch nothing", "reproduce nothing", "keygen /no/such/folder/a.key", "bench --nope",
     "inspect nothing",

@@ -12,11 +12,11 @@ import numpy as np
 SCRIPT = """
 set -e
 cepam keygen alice.key
-cepam encode update.npy message.cepam --key alice.key --round 1 --sigma 0.01 --clip 1
-cepam decode message.cepam vector.npy --key alice.key --round 1 --sigma 0.01
-! cepam encode update.npy again.cepam --key alice.key --round 1 --sigma 0.01 --clip 1
-! cepam encode update.npy again.cepam --key alice.key --round 2 --sigma 0.01
-cepam encode update.npy again.cepam --key alice.key --round 2 --sigma 0.01 --clip 1
+cepam encode update.npy message.cepam --key alice.key --round 1 --noise-scale 0.01 --clipping-norm 1
+cepam decode message.cepam vector.npy --key alice.key --round 1 --noise-scale 0.01
+! cepam encode update.npy again.cepam --key alice.key --round 1 --noise-scale 0.01 --clipping-norm 1
+! cepam encode update.npy again.cepam --key alice.key --round 2 --noise-scale 0.01
+cepam encode update.npy again.cepam --key alice.key --round 2 --noise-scale 0.01 --clipping-norm 1
 """
 
 
@@ -28,7 +28,7 @@ def test_a_key_a_message_and_two_mistakes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if "compiling" not in line]  # where no kernel was compiled yet
     assert lines[0] == "cepam encode: round 1, client 0, attempt 0 was used before"
-    assert lines[1].startswith("cepam encode: give either --clip")
+    assert lines[1].startswith("cepam encode: give either --clipping-norm")
     assert len(lines) == 2
     assert np.load(tmp_path / "vector.npy").shape == (500,)
     assert (tmp_path / "alice.key.used").stat().st_size == 32

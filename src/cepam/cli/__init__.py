@@ -20,7 +20,7 @@ COMMANDS = (
     Command(
         "encode",
         "cepam.cli.messages:encode",
-        "Turn an update into a sealed message: small, and with `--clip` private once decoded.",
+        "Turn an update into a sealed message: small, and with `--clipping-norm` private once decoded.",
     ),
     Command(
         "decode",
@@ -82,9 +82,9 @@ app = typer.Typer(
     "\n\n"
     "Try it:\n\n"
     "`cepam keygen alice.key`\n\n"
-    "`cepam encode update.npy message.cepam --key alice.key --round 1 --sigma 0.01 --clip 1`\n\n"
-    "`cepam decode message.cepam vector.npy --key alice.key --round 1 --sigma 0.01`\n\n"
-    "`cepam verify --law gaussian --sigma 0.01 --lattice E8`",
+    "`cepam encode update.npy message.cepam --key alice.key --round 1 --noise-scale 0.01 --clipping-norm 1`\n\n"
+    "`cepam decode message.cepam vector.npy --key alice.key --round 1 --noise-scale 0.01`\n\n"
+    "`cepam verify --law gaussian --noise-scale 0.01 --lattice E8`",
 )
 
 

@@ -37,7 +37,12 @@ Schemes = Annotated[
 DEFAULT = "fl,fl+gaussian,fl+gaussian+sdq,cepam-gaussian"
 
 
-@takes_settings("scheme", "simulate")
+@takes_settings(
+    "scheme",
+    "simulate",
+    seed="First seed of the data split, the initial weights, keys and draws.",
+    seeds="Number of seeds; schemes are compared seed by seed.",
+)
 def compare(
     schemes: Schemes = DEFAULT,
     preset: Preset = None,

@@ -67,9 +67,11 @@ RememberOption = Annotated[
 class ClipOptions:
     """What the command line says about a clip: one of them."""
 
-    clip: Annotated[
+    clipping_norm: Annotated[
         float | None,
-        typer.Option("--clip", help="Scale the update down to at most this norm: l2, or l1 under Laplace noise."),
+        typer.Option(
+            "--clipping-norm", help="Scale the update down to at most this norm: l2, or l1 under Laplace noise."
+        ),
     ] = None
     unclipped: Annotated[
         bool, typer.Option("--unclipped", help="Send it as it is: no guarantee, unless it was clipped before.")
@@ -79,13 +81,13 @@ class ClipOptions:
         """The clip in the law's norm, or None where it is said that there is none."""
         from cepam.clip import CLIPS
 
-        if (self.clip is None) != self.unclipped:
+        if (self.clipping_norm is None) != self.unclipped:
             raise ValueError(
-                "give either --clip (a bound on the norm, without which noise promises nothing) or --unclipped"
+                "give either --clipping-norm (a bound on the norm, without which noise promises nothing) or --unclipped"
             )
-        if self.clip is None:
+        if self.clipping_norm is None:
             return None
-        return CLIPS[law.norm](self.clip)
+        return CLIPS[law.norm](self.clipping_norm)
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,12 @@ def encode(
     remember: RememberOption = True,
     json_out: JsonOption = False,
 ) -> None:
-    """Turn an update into a sealed message: small, and with `--clip` private once decoded.
+    """Turn an update into a sealed message: small, and with `--clipping-norm` private once decoded.
 
     Use each address (key, run, round, client, attempt) ONCE: two messages at one address share their noise. Used ones
     are noted beside the key, in KEY.used (mode 600), and a second use is refused; `--no-remember` leaves that to you.
 
-    Example: `cepam encode update.npy message.cepam --key alice.key --round 1 --sigma 0.01 --clip 1`
+    Example: `cepam encode update.npy message.cepam --key alice.key --round 1 --noise-scale 0.01 --clipping-norm 1`
     """
     codec = replace(description.codec(), padding=padding)
     chosen, noted = clipping.chosen(codec.law), _noted(place.key, used, remember)
@@ -159,7 +161,7 @@ def decode(
 ) -> None:
     """Turn a message back into the update plus noise of exactly the law. All options must be the encoder's.
 
-    Example: `cepam decode message.cepam vector.npy --key alice.key --round 1 --sigma 0.01 --lattice E8`
+    Example: `cepam decode message.cepam vector.npy --key alice.key --round 1 --noise-scale 0.01 --lattice E8`
     """
     codec, at = description.codec(), place.address()
     data = message.read_bytes()
@@ -180,7 +182,7 @@ def inspect(
     """Show what a message is. Without a key: what anyone on the wire sees. With one: what is inside.
 
     Examples: `cepam inspect message.cepam` and
-    `cepam inspect message.cepam --key alice.key --round 1 --sigma 0.01 --lattice E8`
+    `cepam inspect message.cepam --key alice.key --round 1 --noise-scale 0.01 --lattice E8`
     """
     from cepam.codec import wire
 

@@ -71,12 +71,12 @@ class CodecOptions:
     """What the command line says about a codec; every field is an option."""
 
     law: Annotated[LawName, typer.Option("--law", help="The noise that the decoded vector carries.")] = "gaussian"
-    sigma: Annotated[
+    noise_scale: Annotated[
         float | None,
-        typer.Option("--sigma", help="Standard deviation of Gaussian noise per coordinate, in the update's unit."),
-    ] = None
-    b: Annotated[
-        float | None, typer.Option("--b", help="Scale b of Laplace noise per coordinate, in the update's unit.")
+        typer.Option(
+            "--noise-scale",
+            help="Noise per coordinate, in the update's unit: sigma of a Gaussian, b of a Laplace.",
+        ),
     ] = None
     radius: Annotated[
         float | None, typer.Option("--radius", help="Radius of uniform-ball noise, in the update's unit.")
@@ -98,7 +98,7 @@ class CodecOptions:
         """The codec that they describe."""
         import cepam
 
-        law, lattice = law_of(self.law, self.sigma, self.b, self.radius), lattice_of(self.lattice)
+        law, lattice = law_of(self.law, self.noise_scale, self.radius), lattice_of(self.lattice)
         return cepam.Codec(law, lattice=lattice, coder=self.coder, bound=self.bound)
 
 
@@ -151,22 +151,21 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def law_of(name: LawName, sigma: float | None, b: float | None, radius: float | None) -> Law:
+def law_of(name: LawName, noise_scale: float | None, radius: float | None) -> Law:
     """The law that the options describe; exactly its own scale must be given."""
     import cepam
 
-    makers = {
-        "gaussian": ("--sigma", sigma, cepam.Gaussian),
-        "laplace": ("--b", b, cepam.Laplace),
-        "uniform-ball": ("--radius", radius, cepam.UniformBall),
-    }
-    for other, (option, value, _) in makers.items():
-        if other != name and value is not None:
-            raise ValueError(f"{option} belongs to --law {other}, not to --law {name}")
-    option, value, maker = makers[name]
+    ball = name == "uniform-ball"
+    option, value, other, wrong = ("--noise-scale", noise_scale, "--radius", radius)
+    if ball:
+        option, value, other, wrong = other, wrong, option, value
+    if wrong is not None:
+        raise ValueError(f"{other} does not go with --law {name}, which needs {option}")
     if value is None:
         raise ValueError(f"--law {name} needs {option}, for example {option} 0.01")
-    return maker(value)
+    if ball:
+        return cepam.UniformBall(value)
+    return cepam.Gaussian(value) if name == "gaussian" else cepam.Laplace(value)
 
 
 def lattice_of(text: str) -> Lattice:

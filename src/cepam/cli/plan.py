@@ -12,8 +12,9 @@ import typer
 
 from cepam import privacy
 from cepam.cli.options import JsonOption
-from cepam.cli.privacy_options import noise_of, observers_of, secure_aggregation_rows, values_of
+from cepam.cli.privacy_options import COLLUDERS, noise_of, observers_of, secure_aggregation_rows, values_of
 from cepam.cli.tables import as_plain_json
+from cepam.cli.uplink_size import uplink_bytes
 from cepam.privacy.reports.guarantee import ADAM_RATE
 from cepam.privacy.reports.page import impact_paragraph
 from cepam.privacy.reports.planning import COMPLETE_GRAPH, QUORUM, rounded_up
@@ -38,7 +39,10 @@ def plan(
     unit: Annotated[
         Literal["record", "client"] | None, typer.Option("--unit", help="What is protected (default: record).")
     ] = None,
-    clients: Annotated[int | None, typer.Option("--clients", help="Number of clients: sites, phones, users.")] = None,
+    clients: Annotated[
+        int | None,
+        typer.Option("--clients", help="Number of clients: sites, phones (default: as many as --records lists)."),
+    ] = None,
     records: Annotated[
         str | None, typer.Option("--records", help="Records of a client: one value, or one per client.")
     ] = None,
@@ -60,9 +64,7 @@ def plan(
     clipping_norm: Annotated[
         float, typer.Option("--clipping-norm", help="Bound on an example's gradient, or on a client's update.")
     ] = 1.0,
-    colluders: Annotated[
-        int, typer.Option("--colluders", help="Other clients who pool what they know; the target holds against them.")
-    ] = 0,
+    colluders: Annotated[int, typer.Option("--colluders", help=f"{COLLUDERS} The target holds against them.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Recommend what to run: unit, sampling, clipping, noise, mode, and what to expect.
@@ -108,6 +110,9 @@ def answers(given: dict[str, Any], ask: bool) -> dict[str, Any]:
         ValueError: Nobody can be asked and something has no default.
     """
     values = dict(given)
+    listed = values["records"].count(",") + 1 if values["records"] else 0
+    if values["clients"] is None and listed > 1:
+        values["clients"] = listed
     for name, (question, default) in QUESTIONS.items():
         if values[name] is None and name == "records" and values["unit"] == "client":
             continue
@@ -128,7 +133,12 @@ def answer(made: privacy.Plan) -> dict[str, Any]:
     """The plan as figures and texts."""
     federation, mechanism = made.federation, made.mechanism
     sampling = {"expected_batch_size": made.batch} if made.mode == "per-example" else {"batch_size": made.batch}
-    least = made.least_bytes
+    sizes, of_what = uplink_bytes(made)
+    if _masked(made):
+        uploaded: dict[str, float | list[float]] = {"bytes_up": max(sizes), "bytes_up_later": min(sizes)}
+    else:
+        alike = len(sizes) == 1
+        uploaded = {"bytes_up": sizes[0] if alike else sizes, "bytes_up_mean": sum(sizes) / len(sizes)}
     return {
         "mode": made.mode,
         "unit": federation.unit,
@@ -141,7 +151,8 @@ def answer(made: privacy.Plan) -> dict[str, Any]:
         "clipping_norm": federation.clipping_norm,
         **({"quorum": federation.quorum} if federation.trust == "secure-aggregation" else {}),
         **(sampling if made.batch else {}),
-        "sampling_rate": made.sampling_rate,
+        "client_sampling_rate": made.sampling_rate,
+        **_record_sampling(made),
         "server_optimizer": "adam" if made.mode == "per-example" else None,
         "server_learning_rate": _rate(made),
         **noise_of(mechanism),
@@ -150,7 +161,8 @@ def answer(made: privacy.Plan) -> dict[str, Any]:
         "numerics": "charged" if made.rounding_charged else "not charged: no finite bound for so large a model",
         "reasons": [*made.reasons, *([ADAM] if made.mode == "per-example" else [])],
         "expectation": made.expectation,
-        "bytes_up_at_least": least,
+        **uploaded,
+        "bytes_up_of": of_what,
         "bytes_float32": 4 * federation.coordinates,
         "train": train_command(made),
         "train_note": train_note(made),
@@ -158,6 +170,17 @@ def answer(made: privacy.Plan) -> dict[str, Any]:
         "check": check_command(made),
         "paragraph": paragraph(made),
     }
+
+
+def _record_sampling(made: privacy.Plan) -> dict[str, float | list[float]]:
+    """The probability that a record is drawn: per round, or per local step of local DP-SGD; nothing for whole users."""
+    if made.federation.unit == "client":
+        return {}
+    mechanism = made.mechanism
+    rates = [mechanism.sampling_rate(j) for j in range(len(mechanism.clients))]
+    name = "record_sampling_rate_per_step" if made.mode == "local-dp-sgd" else "record_sampling_rate"
+    alike = max(rates) - min(rates) <= 1e-12
+    return {name: rates[0] if alike else rates}
 
 
 def _observers(made: privacy.Plan) -> dict[str, dict[str, float]]:
@@ -310,7 +333,12 @@ def flower_snippet(made: privacy.Plan) -> str:
     clip = f"clip=cepam.L2({_shown(federation.clipping_norm)})"
     if made.mode == "local-dp-sgd":
         return (
-            "# Each client noises its own steps (Opacus or cepam.torch); the server needs no wrapper.\n"
+            "# cepam has no Flower lines for this plan: cepam.torch clips, and adds no noise in local steps.\n"
+            "# The command `cepam train` above runs it in simulation. In a ClientApp of your own Opacus does nearly\n"
+            "# the same, and accounts for it; the server needs no wrapper:\n"
+            "#   PrivacyEngine().make_private(module=model, optimizer=optimizer, data_loader=loader,\n"
+            f"#       noise_multiplier=…, max_grad_norm={_shown(federation.clipping_norm)})  "
+            f"# the loader's batch_size: {made.batch:g}\n"
             f"# noise multiplier per client: {', '.join(f'{rounded_up(each):g}' for each in _local_multipliers(made))}"
         )
     if made.mode == "per-example":
@@ -380,6 +408,7 @@ def print_plan(found: dict[str, Any]) -> None:
             console.print(f"{name} {_short(value)}")
     for name, unit in found["units"].items():
         console.print(f"{name}: {unit}")
+    console.print(f"bytes_up: per client and round, of {found['bytes_up_of']}")
     for who, spent in _rows(found).items():
         console.print(f"against {who}: {'no guarantee' if spent == float('inf') else f'{spent:.4g}'}")
     console.print(f"rounding: {found['numerics']}")
@@ -396,7 +425,7 @@ def print_plan(found: dict[str, Any]) -> None:
 
 TEXTS = (
     "reasons", "expectation", "train", "train_note", "flower", "check", "paragraph", "units", "opacus", "observers",
-    "observers_at_quorum", "numerics",
+    "observers_at_quorum", "numerics", "bytes_up_of",
 )  # fmt: skip
 """What `print_plan` does not print as a name and a value."""
 

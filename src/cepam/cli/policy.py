@@ -49,6 +49,13 @@ colluders = 0  # how many of the clients collude with it
 # slices = 20
 """
 
+UNITS = {
+    "noise_scale": "per coordinate of this node's update, in the unit of the update",
+    "clipping_norm": "in the unit of the update",
+    "least_noise_multiplier": "this node's own noise_scale over clipping_norm: of its update alone, not of the sum",
+}
+"""What the figures of a policy are measured in."""
+
 PolicyFile = Annotated[Path, typer.Argument(help="The policy, a TOML file.")]
 AccountFile = Annotated[Path, typer.Argument(help="The account, a file of this node alone.")]
 
@@ -61,7 +68,9 @@ def _top(ctx: typer.Context) -> None:
 @app.command()
 def new(
     file: PolicyFile,
-    noise_scale: Annotated[float, typer.Option(help="Least scale of this node's own noise, absolute.")],
+    noise_scale: Annotated[
+        float, typer.Option(help="Least scale of this node's own noise per coordinate, in the unit of the update.")
+    ],
     clipping_norm: Annotated[float, typer.Option(help="Largest clipping norm.")],
     rounds: Annotated[int, typer.Option(help="Most answers over all runs.")],
     epsilon: Annotated[
@@ -117,7 +126,8 @@ def show(
     """
     policy = read_policy(file.read_bytes())
     values = {field.name: getattr(policy, field.name) for field in fields(policy) if field.name != "cohort"}
-    found: dict[str, object] = {"policy": values, "largest_epsilon": policy.largest_epsilon()}
+    found: dict[str, object] = {"policy": values, "least_noise_multiplier": policy.noise_scale / policy.clipping_norm}
+    found |= {"units": UNITS, "largest_epsilon": policy.largest_epsilon()}
     if account is not None:
         with FileAccount(account).hold() as held:
             answered = held.answered
@@ -126,7 +136,11 @@ def show(
         typer.echo(json.dumps(found))
         return
     for name, value in values.items():
-        typer.echo(f"{name} = {value}")
+        typer.echo(f"{name} = {value}{f'  # {UNITS[name]}' if name in UNITS else ''}")
+        if name == "clipping_norm":
+            typer.echo(
+                f"least_noise_multiplier = {found['least_noise_multiplier']:g}  # {UNITS['least_noise_multiplier']}"
+            )
     _print_largest(policy)
     if account is not None:
         typer.echo(

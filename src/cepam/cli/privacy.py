@@ -20,11 +20,11 @@ from cepam.cli.privacy_options import (
     secure_aggregation_observers,
     secure_aggregation_rows,
     secure_aggregation_views,
-    units_of,
     values_of,
 )
 from cepam.cli.tables import print_figures
 from cepam.privacy.composition.accountant import affordable
+from cepam.privacy.reports.guarantee import noise_units
 
 app = typer.Typer(
     help="Account for privacy: epsilon of a run, noise for a target, a page that explains both, an audit.",
@@ -239,7 +239,7 @@ def _each(mechanism: privacy.Mechanism, targets: list[float], delta: float, name
         "rounds": mechanism.rounds,
     }
     found["observers"] = observers_of(mechanism, delta)
-    found |= {"units": units_of(mechanism), "opacus": opacus_of(mechanism), "numerics": _numerics(mechanism)}
+    found |= {"units": noise_units(mechanism), "opacus": opacus_of(mechanism), "numerics": _numerics(mechanism)}
     return {
         **found,
         **_use(mechanism),
@@ -288,7 +288,7 @@ def _figures(mechanism: privacy.Mechanism, spent: float, delta: float, practice:
             found["pure_epsilon"] = privacy.pure_epsilon(mechanism, 0)
         found["zcdp_rho"] = privacy.zcdp_rho(mechanism, 0)
     if (mechanism.coordinates or mechanism.exceeded) and delta > 0:
-        slack = privacy.slack(mechanism)
+        slack = privacy.slack(mechanism, delta)
         if math.isinf(spent) and (excess := slack.excess(spent, delta)) is not None:
             raise ValueError(f"no finite bound, for the mechanism's own slack: {excess[0]}. {excess[1]}")
         found |= {"slack_epsilon": slack.epsilon, "slack_delta": slack.at(spent)}

@@ -10,8 +10,9 @@ import numpy as np
 import typer
 
 from cepam import privacy
+from cepam._internal.quorum import QUORUM_RULE, quorum_count
 from cepam.clip import CLIPS, L2, Adjacency, ClippedUnit, Unit
-from cepam.distributions.laws import Gaussian, Laplace, Law, Norm
+from cepam.distributions.laws import Gaussian, Laplace, Norm
 from cepam.privacy import (
     Client,
     Cohort,
@@ -26,6 +27,7 @@ from cepam.privacy import (
 )
 from cepam.privacy.composition.accountant import SEES_PARTICIPATION
 from cepam.privacy.mechanisms.mechanism import SamplingKind
+from cepam.privacy.reports.guarantee import noise_units
 
 
 def local_mechanism(options: Any, default_noise: float | None) -> LocalMechanism:
@@ -82,13 +84,26 @@ def _panel(name: str, text: str, panel: str, default: bool = False) -> Any:
 NOISE, DATA, RUN, PRACTICE = "Noise and clipping", "Records", "Run and adversary", "How it was really run"
 WHOLE = "Whole clients (--unit client)"
 MATRIX = "Correlated noise (--noise-correlation matrix)"
+COLLUDERS = (
+    "Number of clients who share all they know with the adversary: one of the other clients; with --trust "
+    "secure-aggregation the server."
+)
+CLIENTS = 30
+"""Clients where neither --clients nor --records says how many; `cepam train` has as many by default."""
 
 
 @dataclass(frozen=True)
 class MechanismOptions:
     """What the command line says about a run; every field is an option."""
 
-    clients: Annotated[int, _panel("--clients", "Number of clients.", RUN, True)] = 30
+    clients: Annotated[
+        int,
+        _panel(
+            "--clients",
+            f"Number of clients (default: as many as --records lists, else {CLIENTS}).",
+            RUN,
+        ),
+    ] = None  # type: ignore[assignment]  # a number once made: see __post_init__
     law: Annotated[Literal["gaussian", "laplace"], _panel("--law", "Distribution of the noise.", NOISE, True)] = (
         "gaussian"
     )
@@ -106,7 +121,7 @@ class MechanismOptions:
         _panel(
             "--noise-multiplier",
             "Instead of --noise-scale: standard deviation of the noise of the sum over all clients, in units of the "
-            "clipping norm. Goes with --expected-batch-size, --unit client or --local-epochs.",
+            "clipping norm. With --expected-batch-size (clients add equal shares), --unit client or --local-epochs.",
             NOISE,
         ),
     ] = 0.0
@@ -133,7 +148,12 @@ class MechanismOptions:
         ),
     ] = ""
     slices: Annotated[
-        int, _panel("--slices", "Number of fixed slices of a client's records, used in turn (default: 1).", MATRIX)
+        int,
+        _panel(
+            "--slices",
+            "Number of fixed slices of a client's records, used in turn; required (cepam train has 30 by default).",
+            MATRIX,
+        ),
     ] = 0
     server_momentum: Annotated[
         float, _panel("--server-momentum", "The server's momentum, for --decay auto.", MATRIX, True)
@@ -153,7 +173,13 @@ class MechanismOptions:
     ] = 0.0
     sampling: Annotated[
         Literal["poisson", "fixed"],
-        _panel("--sampling", "Client sampling: each by itself (poisson), or a fixed number per round.", WHOLE, True),
+        _panel(
+            "--sampling",
+            "Client sampling: each by itself (poisson), or a fixed number per round; cepam train has fixed by default, "
+            "since poisson is for whole clients only.",
+            WHOLE,
+            True,
+        ),
     ] = "poisson"
     max_cohort: Annotated[
         int,
@@ -239,7 +265,7 @@ class MechanismOptions:
     rounds: Annotated[
         int, _panel("--rounds", "Number of rounds of the whole run; required, but for an audit, which takes 1.", RUN)
     ] = 0
-    colluders: Annotated[int, _panel("--colluders", "Number of other clients who pool what they know.", RUN, True)] = 0
+    colluders: Annotated[int, _panel("--colluders", COLLUDERS, RUN, True)] = 0
     adjacency: Annotated[
         Adjacency | None,
         _panel(
@@ -258,8 +284,13 @@ class MechanismOptions:
         _panel("--trust", "The server sees each update, or with secure aggregation their sum only.", RUN, True),
     ] = "server"
     quorum: Annotated[
-        int, _panel("--quorum", "Fewest clients in a sum, for --trust secure-aggregation (default: 0.8 of all).", RUN)
-    ] = 0
+        float,
+        _panel(
+            "--quorum",
+            f"Fewest clients in a sum, for --trust secure-aggregation: {QUORUM_RULE} (default: 0.8).",
+            RUN,
+        ),
+    ] = 0.0
     run_rounds: Annotated[
         int,
         _panel(
@@ -282,6 +313,11 @@ class MechanismOptions:
     state_persists: Annotated[
         bool, _panel("--state-persists", "Warn that momentum or batch statistics of clients survive a round.", PRACTICE)
     ] = False
+
+    def __post_init__(self) -> None:
+        if self.clients is None:
+            listed = 1 + self.records.count(",")
+            object.__setattr__(self, "clients", listed if listed > 1 else CLIENTS)
 
     @property
     def draws(self) -> float:
@@ -317,16 +353,19 @@ class MechanismOptions:
         parts = [many / sum(records) for many in records] if unequal else [1.0 / self.clients] * self.clients
         weights = values_of("weights", self.weights, self.clients) if self.weights else parts
         family: type[Gaussian] | type[Laplace] = Gaussian if self.law == "gaussian" else Laplace
-        laws: list[Law] = [family(scale) for scale in self._noise(default_noise, weights)]
         clipped = self.clipped or ("example" if self.expected_batch_size else "update")
         by_example = clipped == "example"
         adjacency = self.adjacency or ("add-remove" if by_example else "replace")
         each = [self.expected_batch_size * part for part in parts] if unequal or matrix else [0.0] * self.clients
+        rows = list(zip(self._noise(default_noise, weights), records, weights, each))
+        kinds = {  # equal clients are one object, so that millions take little time
+            (scale, n, w, own): Client(
+                family(scale), int(n), w, own or None, searched=self.trust != "secure-aggregation"
+            )
+            for scale, n, w, own in set(rows)
+        }
         made = Mechanism(
-            tuple(
-                Client(law, int(n), w, own or None, searched=self.trust != "secure-aggregation")
-                for law, n, w, own in zip(laws, records, weights, each)
-            ),
+            tuple(kinds[row] for row in rows),
             CLIPS[self.norm_type](self.clipping_norm),
             Sampling(kind, draws),
             self.rounds,
@@ -420,7 +459,11 @@ class MechanismOptions:
         return found
 
     def _noise(self, default: float | None, weights: list[float]) -> list[float]:
-        """The noise scale of each client."""
+        """The noise scale of each client.
+
+        Of per-example sums every client adds an equal share of the sum's noise, as in the simulation engine: its scale
+        is in inverse proportion to its weight. Elsewhere all clients have one scale.
+        """
         if self.noise_multiplier:
             whole = self.unit == "client"
             if not (self.expected_batch_size or whole) or self.noise_scale:
@@ -433,7 +476,10 @@ class MechanismOptions:
             default = self.noise_multiplier * self.clipping_norm / times / math.hypot(*weights) * sum(weights)
         if not self.noise_scale and default is None:
             raise ValueError("--noise-scale is needed (or --noise-multiplier with --expected-batch-size)")
-        return values_of("noise-scale", self.noise_scale, self.clients, default)
+        if self.noise_scale or default is None or not self.expected_batch_size:
+            return values_of("noise-scale", self.noise_scale, self.clients, default)
+        share = default * math.hypot(*weights) / math.sqrt(self.clients)
+        return [share / weight for weight in weights]
 
     def _records(self, kind: SamplingKind) -> list[float]:
         total = self.records_total / self.clients if self.records_total else None
@@ -462,19 +508,8 @@ def noise_of(mechanism: Mechanism) -> dict[str, Any]:
     return {
         "noise_scale": scales[0] if len(set(scales)) == 1 else scales,
         "noise_multiplier": privacy.noise_multiplier(mechanism),
-        "units": units_of(mechanism),
+        "units": noise_units(mechanism),
         "opacus": opacus_of(mechanism),
-    }
-
-
-def units_of(mechanism: Mechanism) -> dict[str, str]:
-    """What the noise scale and the noise multiplier are measured in."""
-    what = "local step's mean gradient" if isinstance(mechanism, LocalMechanism) else "update"
-    kind = "standard deviation" if mechanism.law_is_gaussian else "scale b of Laplace noise"
-    whose = "a step of one client" if isinstance(mechanism, LocalMechanism) else "all clients"
-    return {
-        "noise_scale": f"{kind} per coordinate that one client adds to its {what}, in the unit of the {what}",
-        "noise_multiplier": f"standard deviation of the noise of the sum over {whose}, in clipping norms",
     }
 
 
@@ -552,7 +587,7 @@ def _quorum(options: MechanismOptions) -> int:
             "--trust secure-aggregation goes with Gaussian noise, independent from round to round, and no "
             "--sampling-rate"
         )
-    return options.quorum or math.ceil(0.8 * options.clients)
+    return quorum_count(options.quorum or 0.8, options.clients, "--quorum")
 
 
 def secure_aggregation_views(

@@ -121,7 +121,7 @@ def all_settings() -> str:
     return "\n".join(lines)
 
 
-def _parameters(without: tuple[str, ...]) -> list[inspect.Parameter]:
+def _parameters(without: tuple[str, ...], helps: dict[str, str]) -> list[inspect.Parameter]:
     """The short flags, with help, choices and default from the settings."""
     hints, made = types(), []
     about = {name: each for name, _, each in described()}
@@ -130,7 +130,7 @@ def _parameters(without: tuple[str, ...]) -> list[inspect.Parameter]:
             continue
         each, kind = about[name], hints[name]
         plain = next((k for k in get_args(kind) if k is not type(None)), kind)
-        text = each.metadata["help"]
+        text = helps.get(flag, each.metadata["help"])
         if each.metadata["choices"]:
             text += f" One of: {', '.join(each.metadata['choices'])}."
         text += f" Default: {shown(each.default)}."
@@ -143,12 +143,17 @@ def _parameters(without: tuple[str, ...]) -> list[inspect.Parameter]:
     return made
 
 
-def takes_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the short flags of the settings, but for some; it gets those given as `**flags`."""
+def takes_settings(*without: str, **helps: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the short flags of the settings, but for some; it gets those given as `**flags`.
+
+    Args:
+        without: Flags that the command does not have.
+        helps: Help texts of flags that mean less or more there.
+    """
 
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        every = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + _parameters(without)
+        every = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + _parameters(without, helps)
         command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in every}
         return command

@@ -72,6 +72,11 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
         )
     if not summary["epsilon_against"]:
         table.add_row("epsilon", "none: no differential privacy")
+    for scale in [f"{each:.4g}" for each in _ends(summary["noise_scales"])]:
+        table.add_row("noise scale", f"{scale}, {_unit(summary, 'noise_scale')}")
+    if (multiplier := summary["noise_multiplier"]) is not None:
+        table.add_row("noise multiplier", f"{multiplier:.4g}, {_unit(summary, 'noise_multiplier')}")
+    table.add_row("server step", f"{summary['server_optimizer']}, learning rate {summary['server_learning_rate']:.4g}")
     bits = summary["bits_per_coordinate"]
     table.add_row("bits per coordinate up", "–" if bits is None else f"{bits:.4f}")
     table.add_row("bits per coordinate down", f"{summary['bits_per_coordinate_down']:.4f} ({summary['downlink']})")
@@ -85,6 +90,17 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
         console.print(f"[yellow]warning[/] {text}")
     console.print(f"run: {folder}")
     console.print(f"page: {folder / 'index.html'}")
+
+
+def _ends(values: list[float]) -> list[float]:
+    """The least and the largest of sorted values."""
+    return values[:1] + values[1:][-1:]
+
+
+def _unit(summary: dict[str, Any], name: str) -> str:
+    """What a figure of the noise is measured in; without a guarantee nothing is known of clips."""
+    units = summary["noise_units"]
+    return units[name] if units else "per coordinate and client"
 
 
 def _print_clients(console: Console, summary: dict[str, Any]) -> None:

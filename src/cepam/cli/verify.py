@@ -71,9 +71,9 @@ def verify(
     Encodes and decodes zero, constant, sparse, heavy-tailed, tiny and huge updates, and tests the error's
     law, radius, directions, covariance and independence, each with its p-value. Exit code 1 if one fails.
 
-    Example: `cepam verify --law gaussian --sigma 0.01 --lattice E8 --plot certificate.png`
+    Example: `cepam verify --law gaussian --noise-scale 0.01 --lattice E8 --plot certificate.png`
 
-    Example: `cepam verify --trust secure-aggregation --clients 30 --sigma 0.18`
+    Example: `cepam verify --trust secure-aggregation --clients 30 --noise-scale 0.18`
     """
     codec: CertifiedCodec = description.codec() if trust == "server" else _channel(description, clients)
     if plot is not None:

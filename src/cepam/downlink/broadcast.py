@@ -97,7 +97,7 @@ def restore_version(grid: Grid, state: dict[str, Any], start: Version | None) ->
     except (TypeError, OverflowError) as odd:
         raise ValueError(f"version and shift of a saved state must be whole numbers: {odd}") from odd
     check = state.get("check", b"")
-    if number >= 2**64 or isinstance(check, int | str):
+    if number >= 2**64 or not isinstance(check, bytes | bytearray | memoryview):
         raise ValueError("a saved state has a version below 2^64 and a check of bytes")
     if number < 0:
         return None

@@ -223,6 +223,8 @@ MOST_ROWS = 64
 PASSES = 4
 NEAREST = 0.5
 """The hysteresis of rounding to the nearest point: half a step."""
+ROOM = 0.5
+"""By how many steps more than the zone a coordinate may be off, to keep the lag small along the leading directions."""
 
 
 @dataclass
@@ -281,12 +283,20 @@ def _folded(rows: Doubles) -> Doubles:
     return made
 
 
+def farthest(zone: float) -> float:
+    """How many steps a weight that is chosen with a hysteresis of `zone` steps is off at most."""
+    return zone + ROOM
+
+
 class Hysteresis:
     """Chooses the point to publish: coordinates of matrices stay put within `zone` steps, others go to the nearest.
 
     Args:
         zone: How many steps a coordinate is off before it moves, from 0.5.
         tensors: Coordinates and rows of every tensor of the model, in order; 0 rows for a tensor that is no matrix.
+
+    Guarantee: no coordinate is off by more than `farthest(zone)` steps, whatever the weights and aggregates were
+    (tests/downlink/test_hysteresis.py): what would be farther off goes to the nearest point.
     """
 
     def __init__(self, zone: float, tensors: Sequence[tuple[int, int]]) -> None:
@@ -318,12 +328,14 @@ class Hysteresis:
             nearest: Gives the nearest point of the grid.
 
         Returns:
-            A point of the grid.
+            A point of the grid, no coordinate of which is more than `farthest(zone)` steps off the server's.
         """
         weights, before = exact.astype(np.float64), held.astype(np.float64)
 
         def moved(target: Doubles) -> Doubles:
-            return np.where(np.abs(target - before) > self.zones * step, nearest(target), before)
+            made = np.where(np.abs(target - before) > self.zones * step, nearest(target), before)
+            over = np.abs(made - weights) > (self.zones + ROOM) * step
+            return np.where(over, nearest(weights), made) if over.any() else made
 
         for place, rows, leading in self.matrices:
             leading.add(aggregate[place].astype(np.float64).reshape(rows, -1))

@@ -151,7 +151,8 @@ class Simulation:
         """What must be said before the first round, in one sentence each."""
         first = self.aggregators[0]
         met = of_target(self.settings, first.mechanism)
-        return [*first.warnings, *met, *(() if self.own is None else self.own.warnings)]
+        rate = [self.settings.followed_rate] if self.settings.followed_rate else []
+        return [*rate, *first.warnings, *met, *(() if self.own is None else self.own.warnings)]
 
     def _prefetch(self) -> None:
         """Draw the next round's randomness while waiting for a GPU."""

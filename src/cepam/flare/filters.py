@@ -191,7 +191,7 @@ class ClientFilter(Filter):  # type: ignore[misc]
     below the floors or beyond the limits is refused, every result is charged on disk before it leaves, metrics leave
     where the policy allows them, and `required=False` changes nothing. Put this filter into the site's own
     `local/privacy.json`, in a scope and among the components: it then runs before a job's filters, and no job can leave
-    it out (docs/flower.md). A job's own `ClientFilter` behind it lets pass what it sealed.
+    it out (docs/flare.md). A job's own `ClientFilter` behind it lets pass what it sealed.
     """
 
     def __init__(self, required: bool = True, policy: str | None = None, account: str | None = None) -> None:

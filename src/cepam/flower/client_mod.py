@@ -215,13 +215,19 @@ def _file(offer: Offer, context: Context) -> Path | None:
 
 
 def _kept_noise(offer: Offer, context: Context) -> Mapping[str, object] | None:
-    """What was kept of this run's stream: the file where there is one, which outlives the node, else the state."""
+    """What was kept of this run's stream: the file where there is one, which outlives the node, else the state.
+
+    `Declined` for a file that cannot be read or is another run's: without it the server would say what was sent.
+    """
     path = _file(offer, context)
     if path is not None and path.exists():
         try:
             read = json.loads(path.read_text())
-            return {n: bytes.fromhex(v["hex"]) if isinstance(v, dict) else v for n, v in read.items()}
-        except (ValueError, KeyError, AttributeError) as damaged:
+            fields = {n: bytes.fromhex(v["hex"]) if isinstance(v, dict) else v for n, v in read.items()}
+            if fields["run"] != str(offer.run):
+                raise ValueError("it is another run's")
+            return fields
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as damaged:
             raise Declined("order", f"{path} cannot be read, and with it what this node has sent") from damaged
     kept = context.state.get(STATE)
     return dict(kept) if isinstance(kept, ConfigRecord) else None

@@ -36,30 +36,32 @@ class Poisson:
     """Poisson sampling of clients: each connected node by itself, in secret, afresh each round.
 
     Args:
-        rate: The client sampling rate, in (0, 1].
-        max_size: The most nodes of a round. Default: so many that it hardly ever matters.
+        sampling_rate: The probability that a node is sampled, in (0, 1].
+        max_cohort: The most nodes of a round. Default: so many that it hardly ever matters.
         max_participations: The most rounds that a node is sampled in, enforced by the server. Needs
             `Accounting(stable_nodes=True)`. Default: no limit.
 
     Raises:
-        ValueError: For a rate outside (0, 1].
+        ValueError: For a sampling rate outside (0, 1].
     """
 
-    rate: float
-    max_size: int | None = None
+    sampling_rate: float
+    max_cohort: int | None = None
     max_participations: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.rate <= 1.0:
-            raise ValueError(f"rate must lie in (0, 1], the probability that a node is sampled, got {self.rate!r}")
+        if not 0.0 < self.sampling_rate <= 1.0:
+            raise ValueError(
+                f"sampling_rate must lie in (0, 1], the probability that a node is sampled, got {self.sampling_rate!r}"
+            )
 
     def of(self, nodes: int) -> Cohort:
         """The cohorts of so many nodes."""
-        return Cohort(nodes, self.rate * nodes, "poisson", self.max_size or 0, self.max_participations)
+        return Cohort(nodes, self.sampling_rate * nodes, "poisson", self.max_cohort or 0, self.max_participations)
 
     def draw(self, nodes: Sequence[One], most: int) -> list[One]:
         """Draw the nodes of one round, at most so many, by the operating system's randomness."""
-        below = int(math.ldexp(self.rate, WORD))  # the probability is never above the rate
+        below = int(math.ldexp(self.sampling_rate, WORD))  # the probability is never above the rate
         drawn = [node for node in nodes if secrets.randbits(WORD) < below]
         return drawn if len(drawn) <= most else secrets.SystemRandom().sample(drawn, most)
 

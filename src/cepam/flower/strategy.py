@@ -538,9 +538,9 @@ class Private(PrivateStrategy):
         epsilon: The target that Gaussian noise is calibrated to, over the rounds of `start` and the nodes of the first
             round; `Target` says otherwise. Exactly one of `noise` and `epsilon` is given.
         accounting: Delta, unit, budget, and how epsilon is counted.
-        sampling: `Poisson(rate)` or `Fixed(size)`: the wrapper samples the nodes of each round in secret, and epsilon
-            is for whole clients. Neither log nor metrics say who was sampled or how many. Default: the strategy's own
-            choice of nodes, which amplifies nothing.
+        sampling: `Poisson(sampling_rate)` or `Fixed(size)`: the wrapper samples the nodes of each round in secret, and
+            epsilon is for whole clients. Neither log nor metrics say who was sampled or how many. Default: the
+            strategy's own choice of nodes, which amplifies nothing.
         dropouts: What becomes of missing replies.
         compression: Lattice, coder and padding.
         downlink: `"float32"` (default), or `"quantized"`: models travel as a quantized broadcast, and the arrays that
@@ -614,6 +614,10 @@ class Private(PrivateStrategy):
         """Log what the wrapper does, then what the wrapped strategy says of itself."""
         self._noise.summarise()
         log(INFO, "\t│\t├── for one %s; %s; delta %g", self.accounting.unit, self._aggregator, self.accounting.delta)
+        rate = getattr(self.strategy, "eta", getattr(self.strategy, "server_learning_rate", 1.0))
+        log(
+            INFO, "\t│\t├── server step: %s, rate %g, as given: no epsilon moves it", type(self.strategy).__name__, rate
+        )
         log(INFO, "\t│\t└── the server holds the keys and is trusted; metrics and evaluation are not covered")
         self.strategy.summary()
 

@@ -37,7 +37,7 @@ class ClientPolicy:
 
     Args:
         noise_scale: least scale of this node's own noise, the deviation of a Gaussian or b of a Laplace law.
-        clipping_norm: largest clipping norm.
+        clipping_norm: largest clipping norm; with an adaptive clip, of clip and bit together.
         rounds: most answers, over all runs and modes together.
         epsilon: most epsilon for one record by the node's own account, over all runs and modes; None: no limit.
         delta: the delta of that epsilon.
@@ -174,6 +174,29 @@ class ClientPolicy:
                     f"account, above its limit of {self.epsilon:.4g}"
                 )
         return after
+
+    def check_stream(self, charge: RoundCharge, messages: int) -> None:
+        """Check that a stream of correlated noise costs no more than as many rounds at the floors would.
+
+        A message carries parts of earlier ones, so the floors on noise and clip alone do not bound it. Where the policy
+        has an `epsilon`, that does.
+
+        Args:
+            charge: what the whole stream costs.
+            messages: how many messages it has.
+
+        Raises:
+            PolicyRefused: it costs more, and the policy limits no epsilon.
+        """
+        if self.epsilon is not None:
+            return
+        most = self.spent(AnsweredRounds((_at_floors(self, "server", messages),)))
+        found = self.spent(AnsweredRounds((charge,)))
+        if not found <= most * (1.0 + 1e-9):
+            raise PolicyRefused(
+                f"a stream of {messages} messages costs epsilon {found:.4g}, and as many rounds at this node's floors "
+                f"{most:.4g}: set epsilon in its policy to allow more"
+            )
 
     def spent(self, answered: AnsweredRounds) -> float:
         """Return epsilon for one record at `delta` by the node's own account, which the limit `epsilon` bounds.

@@ -687,9 +687,8 @@ class RunAccount:
             "beside": list(account.beside),
             "participations": {str(node): times for node, times in sorted(account.participations.items())},
             "clip": account.clip,
-            "accountant": account.accountant.state_dict(),
         }
-        body = json.dumps(content)
+        body = f'{json.dumps(content)[:-1]}, "accountant": {account.accountant.state_text()}}}'
         state = State(account.state.revision + 1, _checksum(body))
         write_atomically(self._path(account.name), f'{body[:-1]}, "checksum": "{state.checksum}"}}'.encode())
         settle(self._folder)

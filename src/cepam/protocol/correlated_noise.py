@@ -92,6 +92,48 @@ class CorrelatedNoiseRefused(ValueError):
         self.code = code
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """What a client kept of a run's stream, as `ClientCorrelatedNoise.to_fields` wrote it."""
+
+    run: str
+    said: str
+    name: bytes
+    round: int
+    start: int
+    position: int
+    size: int
+    memory: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, kept: Mapping[str, object]) -> _Kept:
+        """The state in these fields; `CorrelatedNoiseRefused` for anything else."""
+        for each, kind in _KINDS.items():
+            value = kept.get(each)
+            if type(value) is not kind or (isinstance(value, int) and value < 0):
+                raise _damaged(f"{each!r} is missing, or not what was written")
+        return cls(**{name: kept[name] for name in _KINDS})  # type: ignore[arg-type]
+
+    def sender(self, link: CorrelatedNoise) -> CorrelatedNoiseSender:
+        """The sender that goes on; `CorrelatedNoiseRefused` where the memory is not that of such a stream."""
+        sender = link.sender(self.size, self.position)
+        try:
+            memory = np.frombuffer(self.memory, dtype="<f8").reshape(-1, self.size)
+            sender.load_state_dict({"start": self.start, "position": self.position, "memory": memory})
+        except ValueError as odd:
+            raise _damaged(str(odd)) from odd
+        return sender
+
+
+_KINDS: dict[str, type] = {
+    "run": str, "said": str, "name": bytes, "round": int, "start": int, "position": int, "size": int, "memory": bytes,
+}  # fmt: skip
+
+
+def _damaged(reason: str) -> CorrelatedNoiseRefused:
+    return CorrelatedNoiseRefused("order", f"what this node kept of its stream is damaged: {reason}")
+
+
 @dataclass
 class ClientCorrelatedNoise:
     """A client's end: where it stands, under which config, and what it carries. Private to the client.
@@ -111,31 +153,33 @@ class ClientCorrelatedNoise:
 
     @classmethod
     def follow(cls, offer: Any, size: int, kept: Mapping[str, object] | None) -> ClientCorrelatedNoise:
-        """The stream that answers this offer, gone on with or begun anew; `CorrelatedNoiseRefused` where it must not
-        be.
+        """The stream that answers this offer, gone on with or begun anew.
 
         Begun anew where the server does not hold the kept one: nothing is carried on, the position is. A client that
         kept nothing takes the server's word for its position.
+
+        Raises:
+            CorrelatedNoiseRefused: The offer breaks the order or the terms, or what was kept is damaged.
         """
         config, said = offer.settings.correlated_noise, offer.settings.to_json()
-        mine = kept if kept is not None and kept.get("run") == str(offer.run) else None
-        position = int(str(mine["position"])) if mine else offer.place
+        mine = None if kept is None else _Kept.of(kept)
+        mine = mine if mine is not None and mine.run == str(offer.run) else None
+        position = mine.position if mine is not None else offer.place
         if mine is not None:
-            if mine["said"] != said:
+            if mine.said != said:
                 raise CorrelatedNoiseRefused("policy", "the server changed the terms of this run's stream")
-            if offer.server_round <= int(str(mine["round"])):
+            if offer.server_round <= mine.round:
                 raise CorrelatedNoiseRefused("order", f"round {offer.server_round} was answered before, or a later one")
         if position >= config.max_participations:
             raise CorrelatedNoiseRefused(
                 "order", f"all {config.max_participations} messages of this run's terms were sent"
             )
-        begins = mine is None or int(str(mine["size"])) != size
-        same = mine is not None and not begins and offer.stream == mine["name"]
-        sender = config.link.sender(size, position)
-        if same and mine is not None:
-            memory = np.frombuffer(mine["memory"], dtype="<f8").reshape(-1, size)  # type: ignore[call-overload]
-            sender.load_state_dict({"start": mine["start"], "position": position, "memory": memory})
-        name = offer.stream if same else secrets.token_bytes(NAME_BYTES)
+        if mine is None or mine.size != size:
+            begins, goes_on = True, False
+        else:
+            begins, goes_on = False, offer.stream == mine.name
+        sender = mine.sender(config.link) if mine is not None and goes_on else config.link.sender(size, position)
+        name = offer.stream if goes_on else secrets.token_bytes(NAME_BYTES)
         return cls(config, said, name, offer.server_round, sender, begins)
 
     def to_fields(self, run: int) -> dict[str, int | str | bytes]:

@@ -53,7 +53,8 @@ class EnforcedPolicy:
         try:
             if self.policy.trust != "server":
                 raise PolicyRefused("this node answers secure aggregation alone (trust in its policy)")
-            self.policy.check_noise_and_clip(settings.law.scale, settings.clip.bound)
+            # What is released has the norm of both: a loud bit would tell about the update's norm beyond any floor.
+            self.policy.check_noise_and_clip(settings.law.scale, math.hypot(settings.clip.bound, settings.bit))
             charge = charge_of(self.policy, settings, coordinates, begins)
             with self.account.hold() as entry:
                 after: AnsweredRounds = self.policy.check_limits(entry.answered, charge)
@@ -83,7 +84,9 @@ def charge_of(policy: ClientPolicy, settings: UplinkSettings, coordinates: int, 
                 f"a stream of {settings.correlated_noise.max_participations} messages is longer than the {most} allowed"
             )
         noise, many = equal_single_noise(policy, settings), settings.correlated_noise.max_participations
-        return RoundCharge("server", noise, float(clip.bound), coordinates * many, releases=1 if begins else 0)
+        charge = RoundCharge("server", noise, float(clip.bound), coordinates * many)
+        policy.check_stream(charge, many)
+        return replace(charge, releases=1 if begins else 0)
     # One more coordinate tells whether the clip held: whole updates are charged with it, examples are not believed.
     examples = bool(policy.divisor) and gaussian and norm == "l2" and not settings.bit
     bound = policy.clipping_norm if examples else math.hypot(clip.bound, settings.bit)

@@ -233,9 +233,13 @@ class BroadcastMessage:
     @classmethod
     def from_fields(cls, record: Mapping[str, object], message: bytes) -> BroadcastMessage:
         """The broadcast of these fields and a broadcast; ValueError if they are something else."""
-        grid, layout = record.get("grid"), record.get("layout")
-        if record.get("wire") != WIRE or not isinstance(grid, bytes) or not isinstance(layout, str) or not grid:
-            raise ValueError("the fields beside the broadcast are not those of this version")
+        wire, grid, layout = record.get("wire"), record.get("grid"), record.get("layout")
+        if type(wire) is not int or wire != WIRE:
+            raise ValueError(f"the broadcast comes in version {wire!r:.40} of this exchange, this end reads {WIRE}")
+        if not isinstance(grid, bytes) or not grid:
+            raise ValueError("'grid' beside the broadcast is missing, empty or not bytes")
+        if not isinstance(layout, str):
+            raise ValueError("'layout' beside the broadcast is missing or not text")
         return cls(grid, layout, message)
 
 

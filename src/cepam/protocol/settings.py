@@ -33,7 +33,10 @@ class UplinkSettings:
     broadcast arrays is sent, or a `gradient`, which is sent as it is. `unit` tells the client what the run's epsilon is
     for: one of its records, or all of its data. A `bit` adds one coordinate for adaptive clipping: +bit if the update's
     norm was within the clip, -bit if not. `correlated_noise` correlates the noise of a client's messages
-    (`cepam.protocol.correlated_noise`).
+    (`cepam.protocol.correlated_noise`); it does not go with a `bit`, which it would release uncharged.
+
+    Raises:
+        ValueError: For a value outside its range, or options that do not go together.
     """
 
     law: Law
@@ -64,6 +67,9 @@ class UplinkSettings:
         reach = self.codec.plan.reach
         if not (0 <= self.bit < math.inf) or (self.bit and self.clip.norm != "l2"):
             raise ValueError(f"bit must not be negative, and goes with an l2 clip, got {self.bit!r}")
+        if self.bit and self.correlated_noise is not None:
+            # A stream is charged by its clip alone: what a bit tells would be on no account.
+            raise ValueError(f"bit (AdaptiveClip) must be 0 with correlated_noise, got {self.bit!r}")
         if self.largest > reach:
             # A coordinate beyond the range cannot be sent, and whether there is one would be seen.
             carried = (

@@ -3,11 +3,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cepam_paper import claims, document
+from cepam_paper import claims, document, versions
 from cepam_paper.published import ARITHMETIC
 from cepam_paper.section import Figure, Part, Table, part_of
 from paper_tests.made_up import NUMBERS, part, png, whole
@@ -78,13 +79,39 @@ def test_a_changed_number_or_cell_is_seen(tmp_path: Path) -> None:
     assert "verdict: quoted-run" in disagreements(text, kept)
 
 
-def test_figures_of_an_earlier_port_are_announced_in_one_sentence(tmp_path: Path) -> None:
+def test_parts_that_measured_something_else_are_announced_in_one_sentence(tmp_path: Path) -> None:
     parts = whole(tmp_path / "report")
     text = write(tmp_path / "report", parts, tmp_path / "docs")
-    assert text.count("The next full run is awaited for the parts exactness, gaussian, laplace, gain, grid:") == 1
-    for one in parts:
+    [told] = [line for line in text.splitlines() if "The next full run is awaited" in line]
+    assert 'exactness, gaussian, laplace, gain, grid (whose figures "as published" are of an earlier port' in told
+    assert "tradeoff (whose bits are of an earlier default coder)" in told
+    assert "convergence (whose figures are of an earlier set of cases)" in told
+    assert document.awaited(parts) == (
+        "exactness", "gaussian", "laplace", "gain", "grid", "tradeoff", "convergence"
+    )  # fmt: skip
+    new = tuple(replace(one, measured=versions.mark_of(one.name)) for one in parts)
+    assert "awaited" not in write(tmp_path / "report", new, tmp_path / "docs")
+    assert document.parts_of(tmp_path / "docs") == list(new)
+
+
+def test_a_part_of_an_older_coder_or_set_of_cases_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = [part(name, measured=versions.mark_of(name)) for name in NUMBERS]
+    assert document.awaited(new) == ()
+    monkeypatch.setattr(versions, "_default_coder", lambda: "default coder 12 bytes")
+    assert document.awaited(new) == ("tradeoff",)
+    monkeypatch.setitem(versions.CASES, "rate", 7)
+    assert document.awaited(new) == ("rate", "tradeoff")
+    monkeypatch.setattr(versions, "ARITHMETIC", 99)
+    assert set(document.awaited(new)) == {"rate", "tradeoff", *versions.PORTED}
+
+
+def test_parts_without_a_mark_are_judged_by_what_they_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that noted its versions, but no marks, had the coder of that time."""
+    monkeypatch.setattr(versions, "_default_coder", lambda: versions.FIRST_CODER)
+    noted = [part(name, made_by={"date": "2026-11-19"}) for name in NUMBERS]
+    for one in noted:
         one.numbers["arithmetic"] = ARITHMETIC
-    assert "awaited" not in write(tmp_path / "report", parts, tmp_path / "docs")
+    assert document.awaited(noted) == ("convergence",)
 
 
 def test_a_kept_part_comes_back_whole_and_keeps_its_picture(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from cepam_paper import extensions
+from cepam.fl.config.presets import SMALL_DOWNLINK
+from cepam_paper import downlink_case, extensions
 from cepam_paper.section import Table
+from cepam_paper.theory.bowls import QuadraticClients
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +63,52 @@ def test_tables_show_every_case(nonconvex: dict[str, Any], minibatches: dict[str
     assert [len(table.rows) for table in made] == [len(extensions.CASES) + 3, len(extensions.BATCHES) + 2]
     assert [row[-1] for row in made[0].rows][-3:] == ["NO", "NO", "yes"]
     assert all(len(row) == len(table.columns) for table in made for row in table.rows)
+
+
+@pytest.fixture(scope="module")
+def lagging() -> dict[str, Any]:
+    return downlink_case.hysteresis(120, 6, 3)
+
+
+def test_the_rule_of_the_presets_is_covered_and_the_worst_of_its_size_too(lagging: dict[str, Any]) -> None:
+    assert lagging["held_everywhere"] is True
+    rule, worst = lagging["cases"].values()
+    assert 0.75 < rule["steps_off"] <= lagging["farthest"] + 1e-3, "the zone is used, and the cap holds"
+    assert rule["error_share"] < 1
+    assert worst["error_share"] == pytest.approx(1.0)
+    assert worst["gap"] > 5 * rule["gap"]
+    assert worst["gap"] < worst["recursion"] < worst["bound"]
+
+
+def test_weights_that_never_move_exceed_the_bound(lagging: dict[str, Any]) -> None:
+    control = lagging["control"]
+    assert control["error_share"] > 1
+    assert control["held"] is False
+    assert control["gap_low"] > control["bound"]
+
+
+def test_its_rule_is_that_of_the_presets() -> None:
+    chosen = SMALL_DOWNLINK
+    told = (chosen["downlink_step_factor"], chosen["downlink_step_exponent"], chosen["downlink_hysteresis"])
+    assert told == (downlink_case.FACTOR, downlink_case.EXPONENT, downlink_case.ZONE)
+
+
+def test_the_table_has_both_cases_and_the_control(lagging: dict[str, Any]) -> None:
+    table = downlink_case.hysteresis_table(lagging)
+    assert [row[-1] for row in table.rows] == ["yes", "yes", "NO"]
+    assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_constants_of_quadratic_clients_are_exact() -> None:
+    draw = np.random.default_rng(0)
+    problem = QuadraticClients(draw.standard_normal((3, 4, 5)), np.linspace(0.5, 3.0, 5), (0.2, 0.3, 0.5))
+    w = draw.standard_normal(5)
+    each = problem.gradient(w, problem.records)
+    assert problem.gradients.variances == pytest.approx(
+        np.square(each - each.mean(axis=1, keepdims=True)).sum(axis=2).mean(axis=1)
+    )
+    values = (np.square(w - problem.records) @ problem.curvatures / 2).mean(axis=1) @ np.array(problem.weights)
+    assert values - problem.constants.least_value == pytest.approx(problem.gaps(w))
+    between = (np.square(problem.centres - problem.minimum) @ problem.curvatures / 2) @ np.array(problem.weights)
+    assert problem.constants.heterogeneity == pytest.approx(between)
+    assert (problem.constants.convexity, problem.constants.smoothness) == (0.5, 3.0)

@@ -18,6 +18,7 @@ from cepam_paper import claims, reproduction
 from cepam_paper.run_size import Extent, run_size
 from cepam_paper.section import Part, Say, load
 from cepam_paper.verdict import Label
+from cepam_paper.versions import mark_of
 from paper_tests.made_up import NUMBERS, part
 
 
@@ -72,6 +73,7 @@ def test_quick_and_full_figures_never_mix(calls: list[str], tmp_path: Path) -> N
 def test_parts_say_themselves_when_and_by_what_they_were_made(calls: list[str], tmp_path: Path) -> None:
     reproduction.reproduce(["exactness", "privacy"], tmp_path, Extent.FULL, silent)
     parts = [part for part in (load(tmp_path, name) for name in ("exactness", "privacy")) if part is not None]
+    assert [part.measured for part in parts] == [mark_of("exactness"), mark_of("privacy")]
     told = reproduction.about(parts)
     assert told["date"] == date.today().isoformat()
     assert told["cepam"] == metadata.version("cepam")

@@ -129,7 +129,7 @@ def test_what_does_not_go_with_sums_is_refused_with_a_reason() -> None:
     law = cepam.Gaussian(1.0)
     with pytest.raises(ValueError, match=r"clip must be cepam\.L2"):
         SecureAggregation(FedAvg(), noise=law, clip=cepam.L1(1.0))
-    for odd in ({"quorum": 0.5}, {"quorum": 2}, {"bits": 0}, {"unmask_timeout": 0.0}):
+    for odd in ({"quorum": 0.5}, {"quorum": 2}, {"masked_bits": 0}, {"unmask_timeout": 0.0}):
         with pytest.raises(ValueError, match=next(iter(odd))):
             SecureAggregation(FedAvg(), noise=law, clip=cepam.L2(1.0), **odd)
 

@@ -66,7 +66,8 @@ class GridDownlink:
     difference from there when it is asked again. What clients compute at comes out of the receiver.
 
     Guarantee: whoever applies the messages it was sent holds the bits at which the run computes, whatever it missed
-    (tests/fl/aggregation/test_downlink.py).
+    (tests/fl/aggregation/test_downlink.py). No weight is off by more than half a step, or `farthest(zone)` steps with a
+    hysteresis of `zone` (and the rounding of float32).
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class GridDownlink:
         self.broadcast, self.receiver = Broadcast(run, start), Receiver(run, start)
         self.held: dict[int, int] = {}
 
-    def publish(self, weights: Floats, rate: float, aggregate: Floats) -> Floats:
+    def publish(self, weights: npt.NDArray[Any], rate: float, aggregate: npt.NDArray[Any]) -> Floats:
         """The public weights for these, as a receiver that missed nothing reads them from the message.
 
         `aggregate` is what the server's step was made of.

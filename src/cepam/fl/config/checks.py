@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from cepam._internal.quorum import check_quorum
+
 if TYPE_CHECKING:
     from cepam.fl.config.settings import Settings
 
@@ -448,10 +450,7 @@ def check_trust(settings: Settings) -> None:
     for refused, why in _secure_refusals(s):
         if refused:
             raise ValueError(f"privacy.trust secure-aggregation {why}")
-    if not 0.0 < s.privacy.quorum <= 1.0:
-        raise ValueError(
-            f"privacy.quorum must lie in (0, 1], a fraction of the sampled clients, got {s.privacy.quorum!r}"
-        )
+    check_quorum(s.privacy.quorum, "privacy.quorum")
     if compression.masked_bits is not None and not 1 <= compression.masked_bits <= 32:
         raise ValueError(
             f"compression.masked_bits must be a whole number from 1 to 32, got {compression.masked_bits!r}"

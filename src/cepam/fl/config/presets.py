@@ -199,12 +199,13 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def preset(name: str) -> Settings:
-    """The settings of a preset.
+    """The settings of a preset. The server learning rate of `private` follows a target epsilon in `updated`.
 
     Raises:
         ValueError: No preset has this name.
     """
-    return Settings.of(preset_values(name))
+    made = Settings.of(preset_values(name))
+    return made.following(name, made.data.name, made.model.name)
 
 
 def preset_values(name: str) -> dict[str, dict[str, Any]]:

@@ -7,8 +7,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
+from cepam._internal.quorum import quorum_count
 from cepam.fl.config.checks import CHECKS, one_of, positive
 from cepam.fl.data.catalog import NAMES as DATA
 from cepam.fl.data.dataset import TABLES as TABLE_FILES
@@ -18,6 +19,7 @@ from cepam.fl.models.model import ACTIVATIONS
 from cepam.fl.models.model import NAMES as MODELS
 from cepam.fl.optim import OPTIMIZERS, SCHEDULES
 from cepam.lattices.lattice import NAMED
+from cepam.privacy.reports.guarantee import FOLLOWED, rate_for_target
 
 RENAMED = {
     "data": "data.name", "target": "data.target_column", "client_column": "data.client_column",
@@ -301,8 +303,10 @@ class PrivacySettings:
                                   "best for the run.", None)
     matrix: str | None = setting("File (.npy) with your own matrix for correlated noise: a column or a square.", None)
     trust: str = setting("Who may see a single update: the server, or nobody (secure aggregation).", "server", TRUSTS)
-    quorum: float = setting("Fraction of the sampled clients that must be in every sum (secure aggregation).", 0.8)
-    colluders: int = setting("Clients assumed to collude with the server (secure aggregation).", 0)
+    quorum: float = setting("Fewest clients in a sum (secure aggregation): a fraction of the round's clients, in "
+                            "(0, 1], or a number of clients, from 2.", 0.8)
+    colluders: int = setting("Number of clients who share all they know with the adversary, here the server (secure "
+                             "aggregation).", 0)
 
 
 @dataclass(frozen=True)
@@ -368,6 +372,9 @@ class Settings:
     compression: CompressionSettings = field(default_factory=CompressionSettings)
     run: RunSettings = field(default_factory=RunSettings)
 
+    _follows: ClassVar[tuple[str, str, str] | None] = None
+    """Of an object: the preset whose rate follows the target, and that preset's data and model."""
+
     def __post_init__(self) -> None:
         for check in CHECKS:
             check(self)
@@ -398,7 +405,8 @@ class Settings:
         """Give a copy with some settings changed.
 
         A noise scale takes the place of a target epsilon, and a target that of a noise scale, unless both are given or
-        `training.update` is dp-sgd, which may have both.
+        `training.update` is dp-sgd, which may have both. The server learning rate of preset `private` follows a target,
+        unless a rate or a noise scale was given (`followed_rate`).
 
         Args:
             changes: By dotted name or as nested tables, as for `of`.
@@ -411,7 +419,39 @@ class Settings:
         """
         given = checked(changes, "the changes")
         both = given.get("training.update", self.training.update) == "dp-sgd"
-        return type(self).of(self.values() | given if both else overlaid(self.values(), given))
+        made = type(self).of(self.values() | given if both else overlaid(self.values(), given))
+        if self._follows is None or given.keys() & {RATE, "privacy.noise_scale"}:
+            return made
+        return made.following(*self._follows)
+
+    def following(self, preset: str, data: str, model: str) -> Settings:
+        """Give a copy whose server learning rate follows the target epsilon, and goes on to in `updated`.
+
+        Args:
+            preset: The preset whose rule is taken.
+            data: Its data; for others the rate stays at the preset's own or below.
+            model: Its model; likewise.
+
+        Returns:
+            The copy; the settings themselves where the preset has no rule or there is no target.
+        """
+        own = (self.data.name, self.model.name) != (data, model)
+        rate = rate_for_target(preset, self.privacy.epsilon, own)
+        if rate is None:
+            return self
+        made = replace(self, training=replace(self.training, server_learning_rate=rate))
+        vars(made)["_follows"] = preset, data, model
+        return made
+
+    @property
+    def followed_rate(self) -> str:
+        """A sentence on the server learning rate that a target took; empty where none but the preset's own was."""
+        if self._follows is None or self.privacy.epsilon == FOLLOWED[self._follows[0]][1]:
+            return ""
+        return (
+            f"server learning rate {self.training.server_learning_rate:.4g} for epsilon {self.privacy.epsilon:g}; "
+            f"{RATE} sets another"
+        )
 
     def values(self) -> dict[str, Any]:
         """Every setting by its dotted name, in the order of the tables."""
@@ -435,11 +475,13 @@ class Settings:
                 raise ValueError(f"client {unknown[0]!r}: the data name no clients; give their numbers")
             return self
         numbered = tuple(replace(each, clients=_numbered(each.clients, names)) for each in overrides)
-        return replace(
+        made = replace(
             self,
             data=replace(self.data, partition=GIVEN),
             clients=replace(self.clients, count=len(names), overrides=numbered),
         )
+        vars(made)["_follows"] = self._follows
+        return made
 
     @property
     def noisy(self) -> bool:
@@ -488,6 +530,7 @@ TABLES: dict[str, Any] = {
     "run": RunSettings,
 }
 OVERRIDES = "clients.overrides"
+RATE = "training.server_learning_rate"
 EXCLUSIVE = ("privacy.noise_scale", "privacy.epsilon")
 """Of these two a run states one: the other follows from it."""
 
@@ -591,7 +634,7 @@ class SecAggGraph:
     def of(cls, settings: Settings) -> SecAggGraph:
         """The graph of a run's rounds."""
         clients = settings.clients_per_round
-        quorum = min(clients, max(math.ceil(settings.privacy.quorum * clients - 1e-9), 1))
+        quorum = quorum_count(settings.privacy.quorum, clients, "privacy.quorum")
         if clients <= COMPLETE:
             return cls(clients, quorum, settings.privacy.colluders)
         corrupt = max(CORRUPT, settings.privacy.colluders / clients)

@@ -108,14 +108,20 @@ def _bytes(table: dict[str, Any]) -> Any:
 def _read(path: Path, key: bytes) -> Checkpoint | None:
     """The checkpoint, or None where it is damaged."""
     content = _decrypted(key, path.read_bytes())
-    if content is None:
+    try:
+        return None if content is None else _parsed(path, content)
+    except ValueError:  # the tag is right, so it was written so: by another version, or from damaged memory
         return None
+
+
+def _parsed(path: Path, content: bytes) -> Checkpoint:
+    """The checkpoint with this content; ValueError, whatever NumPy and its zip reader raise, for anything else."""
     try:
         with np.load(io.BytesIO(content)) as saved:
             rest = json.loads(bytes(saved["rest"]))
         return Checkpoint(path, int(rest["round"]), int(rest["offset"]), content)
-    except Exception:  # the tag is right, so it was written so: by another version, or from damaged memory
-        return None
+    except Exception as odd:
+        raise ValueError(f"{path} does not hold a checkpoint: {odd!r}") from odd
 
 
 def latest(folder: Path, key: bytes) -> Checkpoint | None:

@@ -15,6 +15,7 @@ from cepam.fl.aggregation.trusted_server import Line
 from cepam.fl.config.settings import Settings
 from cepam.fl.models.interface import AUC, engine_of
 from cepam.fl.simulation import Simulation
+from cepam.privacy.reports.guarantee import noise_multiplier, noise_units
 
 PANELS = (
     ("accuracy", "test accuracy"),
@@ -122,6 +123,10 @@ def summarise(simulation: Simulation, lines: list[Line], seconds: float) -> dict
         "epsilon_against": simulation.views(),
         "clients": simulation.budgets(),
         "noise_scales": sorted({plan.law.scale for plan in aggregator.plans if plan.law is not None}),
+        "noise_multiplier": None if aggregator.mechanism is None else noise_multiplier(aggregator.mechanism),
+        "noise_units": None if aggregator.mechanism is None else noise_units(aggregator.mechanism),
+        "server_optimizer": settings.training.server_optimizer,
+        "server_learning_rate": settings.training.server_learning_rate,
         "bits_per_coordinate": float(np.mean(sent)) if sent else None,
         "uplink_bytes": int(simulation.state.bits.sum()) // 8,
         "downlink": settings.compression.downlink,

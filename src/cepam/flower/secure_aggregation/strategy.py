@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from cepam._internal.quorum import check_quorum, quorum_count
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian, Law
 from cepam.flower.client_mod import SECURE_AGGREGATION, record_of
@@ -42,19 +43,20 @@ LEAST_NODES = 3
 class SecAggOptions:
     """The checked options of `SecureAggregation` that concern the protocol alone; its docstring says what they are."""
 
-    quorum: float | int = 0.8
-    bits: int | Literal["auto"] = "auto"
+    quorum: float = 0.8
+    masked_bits: int | Literal["auto"] = "auto"
     unmask_timeout: float = 60.0
     sketch: int | None = None
 
     def __post_init__(self) -> None:
-        counted = type(self.quorum) is int and self.quorum >= LEAST_NODES
-        if not (counted or (type(self.quorum) is float and 0.5 < self.quorum <= 1.0)):
+        check_quorum(self.quorum)
+        if self.quorum <= 0.5 or 1.0 < self.quorum < LEAST_NODES:
             raise ValueError(
-                f"quorum must be a share above 0.5 up to 1.0, or a number of at least 3, got {self.quorum!r}"
+                f"quorum must be a fraction above 0.5, or a number of nodes of at least {LEAST_NODES}, got "
+                f"{self.quorum!r}"
             )
-        if self.bits != "auto" and not (type(self.bits) is int and 1 <= self.bits <= 32):
-            raise ValueError(f"bits must be 'auto' or an integer from 1 to 32, got {self.bits!r}")
+        if self.masked_bits != "auto" and not (type(self.masked_bits) is int and 1 <= self.masked_bits <= 32):
+            raise ValueError(f"masked_bits must be 'auto' or an integer from 1 to 32, got {self.masked_bits!r}")
         if not 0.0 < self.unmask_timeout < math.inf:
             raise ValueError(f"unmask_timeout must be positive and finite, got {self.unmask_timeout!r}")
         if self.sketch is not None and not (type(self.sketch) is int and self.sketch >= 1):
@@ -62,8 +64,8 @@ class SecAggOptions:
 
     def quorum_of(self, nodes: int, colluders: int) -> int:
         """t for so many nodes; ValueError where no sum of them hides its parts."""
-        quorum = self.quorum if isinstance(self.quorum, int) else math.ceil(self.quorum * nodes - 1e-9)
-        if nodes < LEAST_NODES or not quorum <= nodes or not 2 * quorum > nodes + colluders:
+        quorum = quorum_count(self.quorum, nodes)
+        if nodes < LEAST_NODES or not 2 * quorum > nodes + colluders:
             raise ValueError(
                 f"a sum of {nodes} nodes with quorum {quorum} and {colluders} colluders does not hide single updates: "
                 f"at least {LEAST_NODES} nodes, and twice the quorum above nodes and colluders together"
@@ -190,10 +192,10 @@ class SecureAggregation(PrivateStrategy):
         noise: The law of each client's noise, `cepam.Gaussian`, in units of the weights. No other noise adds up.
         epsilon: The target that the noise is calibrated to, a number or `Target`. Exactly one of `noise` and `epsilon`
             is given.
-        quorum: The nodes that every unmasked sum holds at least, as a share of the round's nodes (default 0.8) or as a
-            number. Twice the quorum is more than the nodes and `Accounting(colluders=…)` together.
-        bits: Bits per coordinate, 1 to 32. Default `"auto"`: the fewest whose rounding is no wider than one client's
-            noise.
+        quorum: The fewest nodes in a sum: a fraction of the round's nodes, in (0.5, 1], or a number of nodes, from 3.
+            Default 0.8. Twice the quorum is more than the nodes and `Accounting(colluders=…)` together.
+        masked_bits: Bits per coordinate of a masked vector, 1 to 32. Default `"auto"`: the fewest whose rounding is no
+            wider than one client's noise.
         sketch: Send so many numbers instead of the model's coordinates, by a public map that is drawn anew each round.
             Whole updates only, clipped after the map. Default: no sketch.
         unmask_timeout: How many seconds the short messages may take: key agreement, repair and shares. Default 60.
@@ -215,8 +217,8 @@ class SecureAggregation(PrivateStrategy):
         clip: L2,
         noise: Law | None = None,
         epsilon: float | Target | None = None,
-        quorum: float | int = 0.8,
-        bits: int | Literal["auto"] = "auto",
+        quorum: float = 0.8,
+        masked_bits: int | Literal["auto"] = "auto",
         sketch: int | None = None,
         unmask_timeout: float = 60.0,
         accounting: Accounting = Accounting(),
@@ -225,7 +227,7 @@ class SecureAggregation(PrivateStrategy):
         update: UpdateKind = "parameters",
     ) -> None:
         check_strategy(strategy)
-        self._options = SecAggOptions(quorum, bits, unmask_timeout, sketch)
+        self._options = SecAggOptions(quorum, masked_bits, unmask_timeout, sketch)
         if not isinstance(clip, L2):
             raise ValueError(f"clip must be cepam.L2 for secure aggregation, got {clip!r}")
         law, target = noise_of(noise, epsilon, clip)
@@ -304,7 +306,7 @@ class SecureAggregation(PrivateStrategy):
         quantization_range = QuantizationRange(law, nodes, float(asks.clip.bound))
         quantization_range.restore(self._range.saved() if self._range is not None else ())
         self._range = quantization_range
-        bits = None if self._options.bits == "auto" else self._options.bits
+        bits = None if self._options.masked_bits == "auto" else self._options.masked_bits
         code = fit(law, nodes, coordinates, quantization_range.value, bits=bits)
         one = account.mechanism([(0, asks)], True, coordinates)
         batch = asks.records if one.sampling.kind == "all" else one.sampling.draws

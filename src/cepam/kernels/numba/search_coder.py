@@ -363,11 +363,33 @@ def race_shifts(stream: Any, size: Any, ratios: Any, largest: Any, w: Any) -> An
 def fill_part(layers: Any, stream: Any, log_size: Any, j: Any, k: Any, y: Any, w: Any) -> None:
     """Fills y with the vector that (J, K) stand for."""
     size, place = np.int64(1) << log_size, k - 1
-    fill_half(w.shared, stream + PROPOSALS, 8 * (place >> 8), w.few)
-    word = w.few.view(np.uint64)[(place >> 2) & 63] >> np.uint64(16 * (place & 3))
-    fill_signs(w, stream, size)
+    if size <= 2048:
+        fill_few_signs(w, stream, size, place >> 5)
+        words = w.few.view(np.uint64)
+        word = words[32 + ((place >> 2) & 7)] >> np.uint64(16 * (place & 3))
+    else:
+        fill_half(w.shared, stream + PROPOSALS, 8 * (place >> 8), w.few)
+        word = w.few.view(np.uint64)[(place >> 2) & 63] >> np.uint64(16 * (place & 3))
+        fill_signs(w, stream, size)
     fill_vector(layers, stream + ((j - 1) << 2) + LATENTS, size, w.g, 1.0, w)
     see(w.g, w.signs, np.int64(word & np.uint64(size - 1)), size, y)
+
+
+@compiled
+def fill_few_signs(w: Any, stream: Any, size: Any, block: Any) -> None:
+    """Fills w.signs with the signs of a part of up to 2,048 coordinates, and w.few from word 32 on with a block of
+    proposals: all in one call of the cipher."""
+    for lane in range(8):
+        own = stream + (SIGNS if lane < 4 else PROPOSALS)
+        counter = np.uint64(lane if lane < 4 else block)
+        w.shared[12 * 16 + lane] = np.uint32(counter & np.uint64(0xFFFFFFFF))
+        w.shared[13 * 16 + lane] = np.uint32(counter >> np.uint64(32))
+        w.shared[14 * 16 + lane] = np.uint32(own & 0xFFFFFFFF)
+        w.shared[15 * 16 + lane] = np.uint32(own >> 32)
+    chacha_half(w.shared, w.few)
+    some = w.few.view(np.uint64)
+    for i in range((size + 63) >> 6):
+        w.signs[i] = some[i]
 
 
 class Forest(NamedTuple):
@@ -627,9 +649,17 @@ def fill_few(layers: Any, key: Any, first: Any, found: Any, w: Any, b: Any, d: A
 
 @compiled
 def to_values(y: Any, log_size: Any, blocks: Any, half: Any, grid: Any, dealt: Any, out: Any) -> None:
-    """Fills out with the values of places on the public grid; `dealt` has room for as many."""
+    """Fills out with the values of places on the public grid; `dealt` has room for as many, and y is used up."""
     size, count = np.int64(1) << log_size, np.int64(len(out))
     rows, many = count // blocks, blocks & ~7
+    if many == 0:
+        for i in range(size * blocks):
+            y[i] = (y[i] + half) >> GRID_BITS
+        for block in range(blocks):
+            begin = block << log_size
+            for row in range(rows + (rows * blocks + block < count)):
+                out[row * blocks + block] = np.float64(y[begin + row]) * grid
+        return
     for first in range(0, many, 8):
         for row in range(0, rows & ~7, 8):
             transpose_eight(y, (first << log_size) + row, size, dealt, row * blocks + first, blocks)

@@ -202,8 +202,8 @@ def walk_rows(
                 j[i] = j0[i]
         else:
             state = walk_point(p, data, state, layer, w, decoding)
-        length = leave_row(p, w, rows[r], layer.b, length, same, decoding)
-        if length < 0.0:
+        fits, length = leave_row(p, w, rows[r], layer.b, length, same, decoding)
+        if not fits:
             return np.int64(-1)
         mark = mark_of(length, layer.radius, layer.offset, MEAN_MARKS - 1)
         mean = means[((MEAN_MARKS if length <= layer.radius else 0) + mark) * WIDES + layer.wide]
@@ -256,14 +256,17 @@ def walk_trials(
 
 @pasted
 def leave_row(p: Any, w: Any, x: Any, b: Any, length: Any, same: Any, decoding: Any) -> Any:
-    """The length of what a sub-vector decodes to, that of e0 at M0; below 0 outside the format. Decoding fills x."""
+    """Whether a sub-vector lies in the range of the format, and the length of what it decodes to. Decoding fills x.
+
+    The length at M0 is that of e0. One in the l1 norm may wrap to a negative number, as in the other backends.
+    """
     d, j, error, target = w.work[0], w.work[1], w.work[2], w.work[5]
     if decoding and not place(p, b, d, j, x):
-        return -1.0
+        return False, length
     if same:
-        return length
+        return True, length
     if decoding:
-        return length_of(p, x, square_length(x, p.n))
+        return True, length_of(p, x, square_length(x, p.n))
     for i in range(p.n):
         target[i] = x[i] + error[i]
-    return length_of(p, target, square_length(target, p.n))
+    return True, length_of(p, target, square_length(target, p.n))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -188,12 +189,15 @@ class Accountant:
         Guarantee: for all clients the largest of their own figures, however many and unlike they are
         (tests/privacy/test_unlike_sites.py). Where nodes have no stable names: the worst client's own figure if one
         client has both the largest chance and the largest shift of every round; else the smaller of the envelope and,
-        for Gaussian noise under add-remove, a Rényi bound. The rounding is charged at every delta > 0
+        for Gaussian noise, a Rényi bound. The rounding is charged at every delta > 0
         (tests/privacy/test_accountant.py).
         """
         check_delta(delta)
+        slack = self.slack(delta)
+        if delta > 0.0 and slack is not None and slack.excess(0.0, delta) is not None:
+            return math.inf  # whatever the rounds cost: what rounding adds only grows with epsilon
         costs = self._costs(client, cells)
-        return charged(costs.epsilon, self.slack(), delta, costs.guess)
+        return charged(costs.epsilon, slack, delta, costs.guess)
 
     def delta(self, epsilon: float, client: int | None = None) -> float:
         """delta of everything released so far at epsilon, for one client or a bound for all.
@@ -209,17 +213,21 @@ class Accountant:
         beyond = -math.expm1(epsilon - slack.epsilon) if epsilon < slack.epsilon else 0.0
         return min(1.0, math.exp(slack.epsilon / 2.0) * (costs.delta(before) + beyond) + slack.at(epsilon))
 
-    def slack(self) -> Slack | None:
+    def slack(self, delta: float | None = None) -> Slack | None:
         """What the mechanism's own rounding may add over all rounds so far; None while nothing was released.
 
         Where a release does not say its `coordinates` figures are those of the ideal law: None, or what cohorts over
-        their cap add.
+        their cap add. With a `delta` that is too small for the roundings whatever a round shows: without what it shows.
         """
         plain = any(mechanism.coordinates is None for mechanism in self.mechanisms)
         if not self.mechanisms or (plain and not any(mechanism.exceeded for mechanism in self.mechanisms)):
             return None
         if plain:
             return slack_of(SlackPart(exceeded=r.rounds * r.exceeded) for r in self.mechanisms)
+        if delta and any("_slack_part" not in vars(mechanism) for mechanism in self.mechanisms):
+            least = least_slack(self.mechanisms)
+            if least.too_many(delta):
+                return least
         return slack_of(_slack_part(r) for r in self.mechanisms)
 
     def observers(self, delta: float, rough: bool = False) -> dict[str, float]:
@@ -279,6 +287,11 @@ class Accountant:
         return {
             "configuration": self.configuration, "identified": self.identified, **self._written.plain(),
         }  # fmt: skip
+
+    def state_text(self) -> str:
+        """`json.dumps(accountant.state_dict())`; a longer run writes its new releases alone."""
+        head = json.dumps({"configuration": self.configuration, "identified": self.identified})
+        return f"{head[:-1]}, {self._written.text()}}}"
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Accountant:
         """The accountant that `state_dict` wrote; a ValueError if it is of another configuration than this, or
@@ -411,6 +424,11 @@ def _worst_of(mechanism: Mechanism) -> list[SubsampledMechanism]:
     return found
 
 
+def least_slack(mechanisms: Iterable[Mechanism]) -> Slack:
+    """The slack of releases whatever their rounds show: quickly found, and no different for other noise scales."""
+    return slack_of(slack_part(mechanism, Shown()) for mechanism in mechanisms)
+
+
 def _slack_part(mechanism: Mechanism) -> SlackPart:
     """`slack_part` of a release, found once for each object."""
     known = vars(mechanism)
@@ -517,18 +535,19 @@ def epsilon_by_round(mechanism: Mechanism, delta: float, rounds: Sequence[int]) 
     return tuple(spent(mechanism, delta, many) for many in rounds)
 
 
-def slack(run: Mechanism | Accountant) -> Slack:
+def slack(run: Mechanism | Accountant, delta: float | None = None) -> Slack:
     """What finite arithmetic may add to epsilon and to delta over the whole run: every figure has it in already.
 
     Adjacency, sampling, trust: as recorded. Rests on: `cepam.privacy.numerics.slack`.
 
     Args:
         run: A mechanism, or what was released.
+        delta: Of the guarantee, where the answer may stop at the finding that it has no room for the roundings.
 
     Returns:
         What is added to epsilon and to delta.
     """
-    found = _accountant(run).slack()
+    found = _accountant(run).slack(delta)
     if found is None:
         raise ValueError("coordinates (m, the length of an update) is needed to bound the mechanism's own slack")
     return found
@@ -543,7 +562,7 @@ def affordable(run: Mechanism, delta: float) -> Mechanism:
 
     Whoever configures codecs asks first, and takes `coder="layered"` where the answer's clients do not search.
     """
-    if delta == 0.0 or run.coordinates is None or not run.searched() or slack(run).fits(delta):
+    if delta == 0.0 or run.coordinates is None or not run.searched() or slack(run, delta).fits(delta):
         return run
     plain = run.layered()
     return plain if math.isinf(epsilon(run, delta)) and math.isfinite(epsilon(plain, delta)) else run

@@ -13,7 +13,7 @@ from functools import partial
 
 from scipy import optimize
 
-from cepam.privacy.composition.accountant import check_delta, delta_without_noise, slack
+from cepam.privacy.composition.accountant import check_delta, delta_without_noise, least_slack, slack
 from cepam.privacy.composition.accountant import epsilon as spend
 from cepam.privacy.composition.losses import FINE, ROUGH, epsilon_of
 from cepam.privacy.mechanisms.laplace import pure_gap
@@ -56,9 +56,19 @@ def calibrate(mechanism: Mechanism, epsilon: float, delta: float, client: int | 
     relative of the smallest; tests/privacy/test_calibration.py.
     """
     check_target(epsilon, delta)
+    _check_roundings(mechanism, epsilon, delta)
     who = range(len(mechanism.clients)) if client is None else [client]
     first = list({mechanism.history(j): j for j in who}.values())
     return _settled(mechanism, epsilon, delta, client, lambda aim: _largest_factor(mechanism, aim, delta, first))
+
+
+def _check_roundings(mechanism: Mechanism, epsilon: float, delta: float) -> None:
+    """Raise ValueError where no noise leaves room for the roundings: asked first, since a search takes longer."""
+    if delta == 0.0 or mechanism.coordinates is None or not least_slack((mechanism,)).too_many(delta):
+        return
+    least = least_slack((mechanism.layered(),))
+    if least.too_many(delta) and (excess := least.excess(epsilon, delta)):
+        raise ValueError(f"epsilon {epsilon:g} cannot be met at delta {delta:g}: {'. '.join(excess)}")
 
 
 def _largest_factor(mechanism: Mechanism, aim: float, delta: float, clients: Sequence[int]) -> float:
@@ -105,7 +115,7 @@ def _settled(
         if math.isinf(found) and mechanism.searched():
             return _settled(mechanism.layered(), target, delta, client, factor)
         if math.isinf(found):
-            excess = slack(made).excess(found, delta)
+            excess = slack(made, delta).excess(found, delta)
             said = ". ".join(excess) if excess else "no figure can be given"
             raise ValueError(f"epsilon {target:g} cannot be met at delta {delta:g}: {said}")
         if found <= NEAR * target:  # epsilon falls at least as fast as noise grows

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
-from scipy import fft
+from scipy import fft, special
 from scipy.special import gammaln, logsumexp
 
 from cepam.distributions.laws import Floats
@@ -539,7 +539,7 @@ def divergences(charge: SubsampledMechanism) -> Floats | None:
     """The Rényi divergences of one charge at `ORDERS`; None where no formula is known.
 
     Poisson-sampled Gaussian noise under add-remove: Mironov, Talwar and Zhang 2019, Section 3.3. The other direction
-    is no larger (their Theorem 5).
+    is no larger (their Theorem 5). Drawn records under replace: `_replaced`.
     """
     if not isinstance(charge.shift, GaussianShift):
         return None
@@ -551,9 +551,35 @@ def divergences(charge: SubsampledMechanism) -> Floats | None:
         terms = _WAYS + _DRAWN * math.log(p) + left * math.log1p(-p) + _DRAWN * (_DRAWN - 1.0) * (mu**2 / 2.0)
         found = logsumexp(terms, axis=1) / (ORDERS - 1.0)
     else:
-        return None
+        found = _replaced(mu, p)
     made: Floats = np.maximum(found, 0.0) * UPWARD
     return made
+
+
+_ROUNDED = 1e-12
+"""More than rounding takes from a sum of terms about one."""
+
+
+def _replaced(mu: float, p: float) -> Floats:
+    """A bound on the Rényi divergences of the symmetric pair of drawn records under replace.
+
+    With s = p (e^(mu x - mu^2 / 2) - 1) the a-th moment of the pair's likelihood ratio is 1 plus the integral over
+    x > mu/2 of (1+s)^a - 1 + (1+s)^(1-a) - (1+s) times the normal density. The first power is summed as a binomial; the
+    second is at most 1 - (a-1) s + a (a-1) s^2 / 2, and at most 1.
+    Proof: docs/proofs/mechanisms-and-sampling.md, "Nodes without stable names".
+    """
+    below, above, far = (special.ndtr(each * mu) for each in (-0.5, 0.5, 1.5))
+    with np.errstate(over="ignore"):
+        first, second = p * (above - below), p**2 * (np.exp(mu**2) * far - 2.0 * above + below)
+    left = np.maximum(ORDERS[:, None] - _DRAWN, 0.0)
+    terms = _WAYS + _DRAWN * math.log(p) + left * math.log1p(-p) + _DRAWN * (_DRAWN - 1.0) * (mu**2 / 2.0)
+    power = logsumexp(terms + special.log_ndtr((_DRAWN - 0.5) * mu), axis=1)
+    rest = np.minimum(0.5 * ORDERS * (ORDERS - 1.0) * second - ORDERS * first, -first) + 1.0 - below
+    small = np.minimum(power, 30.0)
+    near = np.log(np.maximum(np.exp(small) + rest + _ROUNDED * (1.0 + np.exp(small) + ORDERS * first), 1.0))
+    far_off = np.logaddexp(power, np.log(np.maximum(rest, 1.0)))
+    found: Floats = np.where(power < 30.0, near, far_off) / (ORDERS - 1.0)
+    return found
 
 
 def worst(clients: Iterable[tuple[SubsampledMechanism, ...]]) -> Floats | None:

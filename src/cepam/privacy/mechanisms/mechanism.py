@@ -281,7 +281,7 @@ class Mechanism:
         if self.nodes is not None and len(self.nodes) != len(self.clients):
             raise ValueError(f"nodes must name one of each of {len(self.clients)} vectors, got {len(self.nodes)}")
         self._check_unit()
-        for place in {client: place for place, client in enumerate(self.clients)}.values():
+        for place in {id(client): place for place, client in enumerate(self.clients)}.values():
             self.sampling_rate(place)
         if self.node_rounds is not None:
             self._check_node_rounds(self.node_rounds)
@@ -343,16 +343,36 @@ class Mechanism:
 
     def sent(self) -> Counter[tuple[Law, Lattice | None]]:
         """How many noisy vectors a round has of each law on each lattice."""
-        return Counter((client.law, client.lattice) for j, client in enumerate(self.clients) if j not in self.absent)
+        found: Counter[tuple[Law, Lattice | None]] = Counter()
+        for client, times in self._present:
+            found[client.law, client.lattice] += times
+        return found
+
+    @cached_property
+    def _present(self) -> list[tuple[Client, int]]:
+        """The clients that sent something, and how often each object stands in the list: a million may be one."""
+        places = (
+            range(len(self.clients))
+            if not self.absent
+            else (j for j in range(len(self.clients)) if j not in self.absent)
+        )
+        objects = {id(client): client for client in self.clients}
+        counted = Counter(id(self.clients[j]) for j in places)
+        return [(objects[each], times) for each, times in counted.items()]
 
     def searched(self) -> Counter[Law]:
         """How many of a round's vectors of each law may be of the search coder."""
-        present = (client for j, client in enumerate(self.clients) if j not in self.absent)
-        return Counter(client.law for client in present if client.may_search)
+        found: Counter[Law] = Counter()
+        for client, times in self._present:
+            if client.may_search:
+                found[client.law] += times
+        return found
 
     def layered(self) -> Mechanism:
         """The same release by clients whose codecs never take the search coder."""
-        return replace(self, clients=tuple(replace(client, searched=False) for client in self.clients))
+        made = {id(client): client for client in self.clients}
+        made = {key: replace(client, searched=False) for key, client in made.items()}
+        return replace(self, clients=tuple(made[id(client)] for client in self.clients))
 
     @property
     def equal_shares(self) -> int:

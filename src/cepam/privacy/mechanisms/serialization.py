@@ -35,38 +35,58 @@ def fingerprint(*configuration: object) -> str:
 
 
 @dataclass(frozen=True)
+class _Row:
+    """A plain value and its JSON text."""
+
+    plain: Any
+    text: str
+
+    @classmethod
+    def of(cls, plain: Any) -> _Row:
+        """The row of this value."""
+        return cls(plain, json.dumps(plain))
+
+
+@dataclass(frozen=True)
 class WrittenMechanisms:
-    """Releases as plain values; a client, and a set of clients, that several share is written once.
+    """Releases as plain values and as JSON; a client, and a set of clients, that several share is written once.
 
     `with_at` takes up one more release, or another in the place of one, without the work for all others.
     """
 
     kinds: Mapping[Client, int] = field(default_factory=dict)
     groups: Mapping[tuple[Client, ...], int] = field(default_factory=dict)
-    numbered: tuple[tuple[int, ...], ...] = ()
-    releases: tuple[Mapping[str, Any], ...] = ()
+    clients: tuple[_Row, ...] = ()
+    numbered: tuple[_Row, ...] = ()
+    releases: tuple[_Row, ...] = ()
 
     def with_at(self, place: int, mechanism: Mechanism) -> WrittenMechanisms:
         """With this release at `place`, at most one behind the last."""
-        kinds, groups, numbered = self.kinds, self.groups, self.numbered
+        kinds, groups, clients, numbered = self.kinds, self.groups, self.clients, self.numbered
         group = groups.get(mechanism.clients)
         if group is None:
             group, kinds, groups = len(groups), dict(kinds), dict(groups)
             groups[mechanism.clients] = group
-            numbered = *numbered, tuple(kinds.setdefault(client, len(kinds)) for client in mechanism.clients)
-        written = _written_mechanism(mechanism, group)
-        return WrittenMechanisms(
-            kinds, groups, numbered, (*self.releases[:place], written, *self.releases[place + 1 :])
-        )  # fmt: skip
+            numbered = *numbered, _Row.of([kinds.setdefault(client, len(kinds)) for client in mechanism.clients])
+            clients += tuple(_Row.of(_written_client(client)) for client in list(kinds)[len(clients) :])
+        written = _Row.of(_written_mechanism(mechanism, group))
+        releases = (*self.releases[:place], written, *self.releases[place + 1 :])
+        return WrittenMechanisms(kinds, groups, clients, numbered, releases)
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "version": VERSION,
-            "clients": [_written_client(client) for client in self.kinds],
-            "groups": [list(group) for group in self.numbered],
-            "releases": [dict(release) for release in self.releases],
+            "clients": [dict(row.plain) for row in self.clients],
+            "groups": [list(row.plain) for row in self.numbered],
+            "releases": [dict(row.plain) for row in self.releases],
         }
+
+    def text(self) -> str:
+        """`json.dumps` of `plain` without its braces, from the rows' own texts."""
+        parts = {"clients": self.clients, "groups": self.numbered, "releases": self.releases}
+        lists = (f'"{name}": [{", ".join(row.text for row in rows)}]' for name, rows in parts.items())
+        return ", ".join([f'"version": {VERSION}', *lists])
 
 
 def written_mechanisms(mechanisms: Sequence[Mechanism]) -> WrittenMechanisms:

@@ -90,6 +90,10 @@ class Slack:
         """Whether delta has room for it at any epsilon."""
         return self.at(_HUGE) <= LARGEST_SHARE * delta
 
+    def too_many(self, delta: float) -> bool:
+        """Whether what the roundings miss is over delta/100 by itself, whatever a round shows."""
+        return self.epsilon > 2.0 or self.missed > LARGEST_SHARE * delta
+
     def excess(self, epsilon: float, delta: float) -> tuple[str, str] | None:
         """Why no figure can be given at (epsilon, delta), and what to do; None where it can."""
         if self.at(epsilon) <= LARGEST_SHARE * delta:
@@ -281,6 +285,11 @@ _RACES = 2.0**-41
 """Two races, whose times are right to 2^-50 a step: e^(2 (4 + 64) 2^-50) each, and a rounding of every ratio."""
 
 
+def score_roundings(stages: int) -> int:
+    """Roundings of a score, each by 2^-53 |x| |g|: three transforms and a product, x and g, and less |x|^2 / 2."""
+    return (3 * stages + 1) + 4 + 1
+
+
 @lru_cache(maxsize=256)
 def search_error(places: int) -> float:
     """What the search coder adds to eta: for each level that is searched, g twice, the scores twice, and the races.
@@ -291,7 +300,7 @@ def search_error(places: int) -> float:
     each, law = 0.0, Gaussian(math.nextafter(2.0, 1.0))  # the largest scale over its unit
     for i in range(search.SMALLEST, search.LARGEST + 1):
         size, norm = 1 << i, math.sqrt(float(search.HOTTEST[i]))
-        product = (3 * i + 5) * 2.0**-53 * norm * (math.sqrt(size) + norm + 10.0)
+        product = score_roundings(i) * 2.0**-53 * norm * (math.sqrt(size) + norm + 10.0)
         scores = product + 2.0**-44 + (i + 3) * 2.0**-53
         constant = (1.0 + 2.0 * search.CAP * search.SEARCHED_LEVELS) * size * word_miss(law, 1) / _LEAST_ANSWER
         each = max(each, (2.0 * scores + _RACES + constant) / size)

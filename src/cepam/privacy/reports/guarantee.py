@@ -90,6 +90,17 @@ def noise_multiplier(mechanism: Mechanism) -> float:
     return math.sqrt(math.fsum(squares)) / largest
 
 
+def noise_units(mechanism: Mechanism) -> dict[str, str]:
+    """What the noise scale and the noise multiplier are measured in."""
+    what = "local step's mean gradient" if isinstance(mechanism, LocalMechanism) else "update"
+    kind = "standard deviation" if mechanism.law_is_gaussian else "scale b of Laplace noise"
+    whose = "a step of one client" if isinstance(mechanism, LocalMechanism) else "all clients"
+    return {
+        "noise_scale": f"{kind} per coordinate that one client adds to its {what}, in the unit of the {what}",
+        "noise_multiplier": f"standard deviation of the noise of the sum over {whose}, in clipping norms",
+    }
+
+
 def _one_item(mechanism: Mechanism, client: int) -> float:
     """How long one clipped update is in a client's vector, or one clipped gradient."""
     bound = mechanism.clip_of(client).bound

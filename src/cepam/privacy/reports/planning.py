@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from cepam._internal.quorum import quorum_count
 from cepam.clip import L2, Unit
 from cepam.distributions.laws import Gaussian
 from cepam.privacy.cohorts.cohort import Cohort, CohortMechanism
@@ -101,7 +102,7 @@ class Federation:
     @property
     def quorum(self) -> int:
         """The clients that every opened sum of secure aggregation holds at least."""
-        return max(1, math.ceil(QUORUM * self.clients - 1e-9))
+        return quorum_count(QUORUM, self.clients)
 
     def _check_sums(self) -> None:
         if self.clients < LEAST_SUMMED:
@@ -155,15 +156,6 @@ class Plan:
         if run <= 1.0:
             return f"{said}: expect some loss; small steps, momentum and frozen features help"
         return f"{said}: expect a model that learns little, unless few directions matter: {_remedies(self)}"
-
-    @property
-    def least_bytes(self) -> float | None:
-        """Bytes that one client uploads per round, at least: Shannon's bound for this noise; None for masked sums."""
-        if self.federation.trust == "secure-aggregation" or self.mode == "local-dp-sgd":
-            return None
-        many, scale = self.federation.coordinates, self.mechanism.clients[0].law.scale
-        ratio = self.federation.clipping_norm**2 / (many * scale**2)
-        return many * 0.5 * math.log2(1.0 + ratio) / 8.0
 
 
 def plan(federation: Federation) -> Plan:

@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from cepam.downlink.broadcast import Broadcast
 from cepam_paper.theory.descent import clip_rows, quantized_downlink
+from cepam_paper.theory.downlink import DownlinkError, downlink_error
 from cepam_paper.theory.geman_mcclure import CURVED, STEEPEST, GemanMcClure, loss, scattered, slope
-from cepam_paper.theory.gradients import GradientBounds, clipping_loss, clipping_loss_bound, downlink_error
+from cepam_paper.theory.gradients import ExampleSums, GradientBounds, clipping_loss, clipping_loss_bound
 from cepam_paper.theory.synthetic import Kind, synthetic
 
 Floats = npt.NDArray[np.float64]
@@ -80,6 +82,29 @@ def test_clipping_error_bounds_hold_by_enumeration_and_none_is_superfluous() -> 
         )  # fmt: skip
         least.add(int(np.argmin(three)) if stated > 0 else -1)
     assert least >= {0, 1, 2}
+
+
+def test_sums_of_clipped_examples_by_enumeration_of_all_poisson_samples() -> None:
+    """`update examples`: bias and variance of the sum over the expected size, for every subset of five records."""
+    draw, tightest = np.random.default_rng(7), 0.0
+    for _ in range(100):
+        records = draw.standard_normal((5, 2)) * draw.exponential(1.0) + draw.standard_normal(2)
+        clip, expected = float(draw.exponential(1.0)) + 0.05, int(draw.integers(1, 5))
+        chance = expected / len(records)
+        subsets = np.array(list(itertools.product([0, 1], repeat=5)), dtype=np.float64)
+        share = (chance**subsets * (1 - chance) ** (1 - subsets)).prod(axis=1)
+        sums = subsets @ clipped(records, clip) / expected
+        mean = share @ sums
+        variance = float(share @ np.square(sums - mean).sum(axis=1))
+        full, norms = records.mean(axis=0), np.linalg.norm(records, axis=1)
+        spread = float(np.square(records - full).sum(axis=1).mean())
+        bounds = ExampleSums(1.0, (1.0,), (float(np.linalg.norm(full)),), (spread,), (float(norms.max()),))
+        assert variance <= float(bounds.variance(expected, clip)[0]) * (1 + 1e-12)
+        assert float(np.linalg.norm(mean - full)) <= float(bounds.clipping_error(expected, clip)[0]) + 1e-12
+        tightest = max(tightest, variance / float(bounds.variance(expected, clip)[0]))
+        plain = GradientBounds(1.0, (1.0,), bounds.full_norms, bounds.variances, bounds.sample_norms)
+        assert float(bounds.clipping_error(expected, clip)[0]) >= float(plain.clipping_error(expected, clip)[0])
+    assert tightest > 0.7
 
 
 def test_control_a_larger_batch_does_not_lower_the_bias_below_the_full_gradients() -> None:
@@ -159,3 +184,15 @@ def test_the_real_downlink_stays_within_its_stated_error() -> None:
         off = np.linalg.norm(send(weights, r) - weights, axis=1)
         assert off.max() <= downlink_error(0.1 / (r + 1), 5, 8.0)
     assert off.max() > downlink_error(0.1 / 12, 5, 8.0) / 20, "the grid is felt"
+
+
+def test_the_error_by_learning_rate_is_that_of_the_rule_for_the_step() -> None:
+    first, noise = 0.5, 0.03
+    for exponent in (0.0, 0.25, 0.5, 1.0):
+        stated = DownlinkError.of_rule(256.0, noise, exponent, first, 7, 4.0, 1.25)
+        for rate in (0.5, 0.1, 1e-3):
+            step = Broadcast.step_for(rate, noise, 256.0, exponent, first)
+            assert float(stated.at(rate)) == pytest.approx(downlink_error(step, 7, 4.0, 1.25))
+    later = DownlinkError.of_rule(256.0, noise, 0.5, first, 7, 4.0, 1.25, late=4.0)
+    early = DownlinkError.of_rule(256.0, noise, 0.5, first, 7, 4.0, 1.25)
+    assert later.ratio == pytest.approx(2.0 * early.ratio), "the step of a rate four times as large"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cepam_paper.theory.convergence import Constants, Convergence, one_round
+from cepam_paper.theory.downlink import DownlinkError
 from cepam_paper.theory.gradients import GradientBounds
 from cepam_paper.theory.minibatch import BatchConvergence, one_biased_round
 from cepam_paper.theory.synthetic import synthetic
@@ -74,20 +75,69 @@ def test_closed_form_is_never_under_the_recursion() -> None:
         assert (squares <= closed * (1 + 1e-12)).all()
 
 
+def random_error(draw: np.random.Generator) -> DownlinkError:
+    fixed, ratio = draw.choice([0, 1], 2) * draw.exponential(0.1, 2)
+    exponent = draw.choice([0.0, 0.25, 0.5, 0.75, 1.0, draw.uniform(0, 2)])
+    return DownlinkError(float(fixed), float(ratio), float(exponent))
+
+
+def test_the_line_is_above_the_squared_bias_and_touches_it() -> None:
+    draw = np.random.default_rng(6)
+    for _ in range(300):
+        error, bias, smoothness, largest = (
+            random_error(draw),
+            float(draw.exponential()),
+            float(draw.exponential()),
+            0.25,
+        )
+        rates = largest * draw.random(50) ** 3
+        at = rates[:1]
+        beta_square, slope = error.line(bias, smoothness, at, largest)
+        squares = np.square(bias + smoothness * error.at(rates))
+        assert (squares <= (beta_square + slope * rates) * (1 + 1e-12)).all()
+        if error.exponent <= 0.5:
+            assert squares[0] == pytest.approx(float(beta_square[0] + slope[0] * rates[0]))
+    half = DownlinkError(0.0, 3.0, 0.5).line(0.0, 2.0, np.array([0.1]), 0.25)
+    assert (float(half[0][0]), float(half[1][0])) == pytest.approx((0.0, 36.0)), "1/2: nothing stays, L^2 kappa^2 eta"
+    with pytest.raises(ValueError, match="at least 0"):
+        DownlinkError(exponent=-0.1)
+
+
 def test_biased_closed_form_is_never_under_its_recursion() -> None:
     draw = np.random.default_rng(2)
     for _ in range(60):
-        theory = random_theory(draw)
-        clip, off = float(draw.choice([0.3, 9.0])), float(draw.exponential(0.1))
-        square, tau = theory.start_square, theory.steps
-        own = theory.gradients.update_variance(theory.batch, clip, theory.noise)
-        for r in range(200):
-            rates = theory.schedule.rate(r * tau + np.arange(tau))
-            drift = (float(rates[:-1].sum()) * theory.theta) ** 2
-            square = one_biased_round(theory.constants, float(rates[-1]), square, drift, own, theory.bias(clip, off))
-            stated = float(theory.biased_bound((r + 1) * tau, clip, off)) * 2 / theory.constants.smoothness
-            assert square <= stated * (1 + 1e-12)
-        assert float(theory.biased_bound(1e12, clip, off)) == pytest.approx(theory.floor(clip, off), rel=1e-3, abs=1e-6)
+        theory, error = random_theory(draw), random_error(draw)
+        clip = float(draw.choice([0.3, 9.0, math.inf]))
+        squares = theory.biased_recursion(200, clip, error)
+        stated = theory.biased_bound(np.arange(201) * theory.steps, clip, error) * 2 / theory.constants.smoothness
+        assert (squares <= stated * (1 + 1e-12)).all()
+        if error.exponent > 0 and error.ratio:
+            continue
+        stays = theory.floor(clip, float(error.at(1.0)))
+        assert float(theory.biased_bound(1e12, clip, error)) == pytest.approx(stays, rel=1e-3, abs=1e-6)
+
+
+def test_exponents_from_a_half_on_cost_no_order_and_smaller_ones_do() -> None:
+    """T times the bound tends to a constant from 1/2 on; at 1/4 the bound falls as T^(-1/2)."""
+    theory = random_theory(np.random.default_rng(3))
+    far, farther = 1e9, 1e12
+    for exponent, power in ((1.0, 1.0), (0.5, 1.0), (0.25, 0.5), (0.0, 0.0)):
+        error = DownlinkError(0.0, 0.3, exponent)
+        fell = float(theory.biased_bound(far, math.inf, error) / theory.biased_bound(farther, math.inf, error))
+        assert math.log(fell) / math.log(farther / far) == pytest.approx(power, abs=0.01)
+
+
+def test_the_worst_broadcast_comes_within_a_factor_of_the_iterated_bound() -> None:
+    """One client w^2/2 without noise; the broadcast is off by the whole bound, always away from w*."""
+    constants = Constants(1.0, 1.0, (1.0,), (9.0,), (9.0,), (0.0,), 0.0)
+    gradients = GradientBounds(1.0, (1.0,), (9.0,), (0.0,), (9.0,))
+    theory, error, w = BatchConvergence(constants, gradients, 1, 1, 0.0, 1.0), DownlinkError(0.0, 0.5, 0.5), 1.0
+    squares = theory.biased_recursion(2000, math.inf, error)
+    for r in range(2000):
+        rate = float(theory.schedule.rate(r))
+        w -= rate * (w - float(error.at(rate)))
+        assert w**2 <= squares[r + 1]
+    assert squares[-1] < 40 * w**2
 
 
 def test_single_samples_and_an_exact_downlink_give_the_earlier_theorem_or_a_smaller_bound() -> None:
@@ -99,7 +149,8 @@ def test_single_samples_and_an_exact_downlink_give_the_earlier_theorem_or_a_smal
         larger = replace(new, batch=64)
         assert larger.b() < new.b()
         assert replace(new, downlink_ratio=1.0).b() > new.b()
-        assert float(new.biased_bound(1e6, math.inf, 0.1)) > float(new.biased_bound(1e6, math.inf, 0.0))
+        off = [float(new.biased_bound(1e6, math.inf, DownlinkError(fixed))) for fixed in (0.1, 0.0)]
+        assert off[0] > off[1]
 
 
 def test_a_batch_helps_only_what_sampling_causes() -> None:

@@ -15,6 +15,7 @@ from cepam_paper.convergence_checks import distances, moments, offsets, rates
 from cepam_paper.convergence_figures import draw_stall, draw_sweeps
 from cepam_paper.convergence_proof import proof_numbers, proof_table
 from cepam_paper.convergence_sweep import KINDS, Case, Outcome, cases, problem_of, train
+from cepam_paper.downlink_case import hysteresis, hysteresis_table
 from cepam_paper.extensions import minibatch_table, minibatches, nonconvex, nonconvex_table
 from cepam_paper.proof_repairs import repairs
 from cepam_paper.run_size import Extent
@@ -72,6 +73,7 @@ def assemble(report: Path, effort: Effort, say: Say) -> Part:
     say("non-convex objectives, mini-batches", len(chosen) + 2, steps)
     numbers["nonconvex"] = nonconvex(effort.rounds // 5, effort.repetitions, SEED)
     numbers["minibatch"] = minibatches(effort.rounds // 2, effort.repetitions, SEED)
+    numbers["hysteresis"] = hysteresis(effort.rounds // 5, effort.repetitions, SEED)
     numbers["effort"] = asdict(effort)
     say("figures", len(chosen) + 3, steps)
     measured = (table for _, table in checks.values())
@@ -82,6 +84,7 @@ def assemble(report: Path, effort: Effort, say: Say) -> Part:
         _counterexamples(numbers),
         nonconvex_table(numbers["nonconvex"]),
         minibatch_table(numbers["minibatch"]),
+        hysteresis_table(numbers["hysteresis"]),
         proof_table(numbers),
         repairs(),
     )

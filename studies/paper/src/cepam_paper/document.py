@@ -18,14 +18,12 @@ from cepam._internal.files import write_atomically
 from cepam_paper.claims import by_chapter, tally
 from cepam_paper.mathematics import FORMULA
 from cepam_paper.page import picture
-from cepam_paper.published import ARITHMETIC
 from cepam_paper.run_size import Extent
 from cepam_paper.section import Figure, Part, Table, part_of
 from cepam_paper.verdict import Label, Verdict
+from cepam_paper.versions import mark_of, measured_by, why_awaited
 
 COLUMNS = ("the scheme", "the published program", "the paper says (abridged)", "evidence", "command")
-PORTED = ("exactness", "gaussian", "laplace", "gain", "grid")
-"""Parts that show figures of the published program."""
 HEADER = "<!-- written by `cepam reproduce document`, do not edit -->"
 PICTURES = "img/reproduction"
 MOST_FIGURES = 8
@@ -81,9 +79,8 @@ def parts_of(docs: Path) -> list[Part]:
 
 
 def awaited(parts: Sequence[Part]) -> tuple[str, ...]:
-    """The parts whose figures "as published" are of an earlier port of the program's arithmetic."""
-    stale = (part for part in parts if part.name in PORTED and part.numbers.get("arithmetic") != ARITHMETIC)
-    return tuple(part.name for part in stale)
+    """The parts that measured something else than they would now."""
+    return tuple(part.name for part in parts if measured_by(part) != mark_of(part.name))
 
 
 def document(
@@ -228,13 +225,15 @@ def _quick(about: dict[str, str]) -> str:
 
 def _pending(parts: Sequence[Part]) -> str:
     """One sentence on what the kept numbers do not say yet, or nothing."""
-    names = awaited(parts)
-    if not names:
+    reasons: dict[str, list[str]] = {}
+    for name in awaited(parts):
+        reasons.setdefault(why_awaited(name), []).append(name)
+    if not reasons:
         return ""
+    told = "; ".join(f"{', '.join(names)} (whose {reason})" for reason, names in reasons.items())
     return (
-        f'**The next full run is awaited for the parts {", ".join(names)}: their figures "as published" are of an '
-        "earlier port of the published program, and a claim that needs numbers which are not kept yet, of these or "
-        'other parts, says "not tested".**'
+        f"**The next full run is awaited for the parts {told}. A claim that needs numbers which are not kept yet, of "
+        'these or other parts, says "not tested".**'
     )
 
 

@@ -18,8 +18,8 @@ from cepam.downlink.broadcast import Broadcast
 from cepam_paper.convergence_sweep import SIZE, problem_of
 from cepam_paper.section import Table
 from cepam_paper.theory.descent import descend, follow_gradients, quantized_downlink, stacked
+from cepam_paper.theory.downlink import downlink_error
 from cepam_paper.theory.geman_mcclure import GemanMcClure, scattered
-from cepam_paper.theory.gradients import downlink_error
 from cepam_paper.theory.minibatch import BatchConvergence
 from cepam_paper.theory.stationarity import Stationarity
 

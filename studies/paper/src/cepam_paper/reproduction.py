@@ -29,6 +29,7 @@ from cepam_paper import (
 from cepam_paper.run_size import Extent
 from cepam_paper.section import Part, Say, load
 from cepam_paper.verdict import Verdict
+from cepam_paper.versions import mark_of
 
 Experiment = Callable[[Path, Extent, Say], Part]
 PARTS: dict[str, Experiment] = {
@@ -80,7 +81,8 @@ def reproduce(names: Sequence[str], report: Path, extent: Extent, say: Callable[
         if load(report, name) is None:
             clock = _Clock(report / "parts" / f"{name}.seconds", lambda *told, name=name: say(name, *told))
             made = PARTS[name](report, extent, clock)
-            replace(made, seconds=clock.total(), extent=extent, made_by=_surroundings()).save(report)
+            whole = replace(made, seconds=clock.total(), extent=extent, made_by=_surroundings(), measured=mark_of(name))
+            whole.save(report)
 
 
 def claim(report: Path, extent: Extent) -> None:

@@ -45,7 +45,8 @@ class Part:
     """What one experiment found.
 
     `numbers` holds every measured value that a table, a caption or a verdict quotes, under names that the verdicts
-    (`cepam_paper.claims`) read; `command` redoes this part alone; `made_by` names the date, machine and versions.
+    (`cepam_paper.claims`) read; `command` redoes this part alone; `made_by` names the date, machine and versions;
+    `measured` is the mark of what the part measured (`cepam_paper.versions`).
     """
 
     name: str
@@ -60,6 +61,7 @@ class Part:
     notes: tuple[str, ...] = field(default=())
     extent: Extent = Extent.FULL
     made_by: dict[str, str] = field(default_factory=dict)
+    measured: str = ""
 
     def save(self, report: Path) -> None:
         """Writes the part, whole or not at all."""

@@ -10,8 +10,9 @@ from cepam_paper.theory.distortion import (
     printed_weight_distance,
     weight_distance,
 )
+from cepam_paper.theory.downlink import DownlinkError, downlink_error
 from cepam_paper.theory.geman_mcclure import GemanMcClure
-from cepam_paper.theory.gradients import GradientBounds, downlink_error
+from cepam_paper.theory.gradients import ExampleSums, GradientBounds
 from cepam_paper.theory.minibatch import BatchConvergence
 from cepam_paper.theory.problem import LeastSquares, Logistic, Problem
 from cepam_paper.theory.rate import Rate, rate
@@ -21,6 +22,8 @@ __all__ = [
     "BatchConvergence",
     "Constants",
     "Convergence",
+    "DownlinkError",
+    "ExampleSums",
     "GemanMcClure",
     "GradientBounds",
     "LeastSquares",

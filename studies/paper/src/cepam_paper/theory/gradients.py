@@ -90,12 +90,19 @@ class GradientBounds:
         return float(np.square(self.weights) @ (self.variance(batch, clip) + noise))
 
 
-def downlink_error(step: float, size: int, largest: float) -> float:
-    """A bound on the l2 distance of the broadcast weights to the server's: half a step in each of `size` coordinates.
+class ExampleSums(GradientBounds):
+    """The same for `update examples`: tau = 1, and X is the sum of clipped gradients of a Poisson sample over b.
 
-    The grid's unit 2^-40 and the rounding of weights up to `largest` to float32 are counted (docs/downlink.md).
+    Every record is drawn on its own, b of them on average.
     """
-    return math.sqrt(size) * (step / 2 + 2.0**-41 + largest * 2.0**-24)
+
+    def variance(self, batch: int, clip: float = math.inf) -> Floats:
+        """min(gamma^2, theta_k(1)^2) / b: a record drawn with chance q adds q (1 - q) ||clip(g)||^2 / b^2."""
+        return np.minimum(clip**2, self.second_moment(1)) / _checked(batch)
+
+    def clipping_error(self, batch: int, clip: float) -> Floats:
+        """c_k as for one record: E X is the mean of all clipped gradients, whatever b is."""
+        return super().clipping_error(1, clip)
 
 
 def _checked(batch: int) -> int:
