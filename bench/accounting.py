@@ -19,8 +19,7 @@ from pathlib import Path
 
 from cepam import L2, Gaussian
 from cepam.privacy import Accountant, Client, Mechanism, Sampling, spent
-from cepam.protocol.accounting import Accounting
-from cepam.protocol.saved_account import RunAccount
+from cepam.protocol.account import Accounting, RunAccount
 from stamp import merge
 
 ROUNDS = (1, 50, 200, 1000)

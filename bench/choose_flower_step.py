@@ -4,7 +4,7 @@
     python bench/choose_flower_step.py --report     the rows that were kept
 
 A federation of ten clients in one process: federated averaging with server rate 1, local updates clipped to 1, Gaussian
-noise on the average, and the server's half of the downlink as Flower uses it (`cepam.protocol.downlink`). The step is
+noise on the average, and the server's half of the downlink as Flower uses it (`cepam.protocol.models`). The step is
 the factor times the noise of the average, as in `QuantizedBroadcast`. Factor 0 is a float32 downlink. Bits are whole
 messages to clients that follow every round. Runs of a seed see the same records and noise. The choice is not in
 epsilon. Written to bench/results/choose_flower_step.json.
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from cepam import fl
 from cepam.downlink import Broadcast
-from cepam.protocol.downlink import Downlink
+from cepam.protocol.models import Downlink
 from stamp import save
 
 RESULTS = Path(__file__).parent / "results" / "choose_flower_step.json"

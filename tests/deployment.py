@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from cepam.protocol.accounting import Accounting
+from cepam.protocol.account import Accounting
 
 ACCOUNTING = {field.name for field in fields(Accounting)}
 

@@ -39,12 +39,11 @@ from cepam.kernels.numpy.search_coder import encode_segment
 from cepam.policy import AnsweredRounds, ClientPolicy, MemoryAccount, RoundCharge, read_policy
 from cepam.policy.account import NodeAccount, RunPlace
 from cepam.protocol import agreement
-from cepam.protocol.accounting import Accounting
+from cepam.protocol.account import AccountIndex, Accounting, RunAccount
 from cepam.protocol.agreement import Answer, Declined, Offer
 from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseConfig, CorrelatedNoiseRefused
-from cepam.protocol.downlink import BroadcastMessage, ClientModel, ModelLayout, unpack
 from cepam.protocol.enforcement import EnforcedPolicy
-from cepam.protocol.saved_account import AccountIndex, RunAccount
+from cepam.protocol.models import BroadcastMessage, ClientModel, ModelLayout, unpack
 from cepam.protocol.settings import UplinkSettings
 from cepam.secure_aggregation import RefusalReply, SecAggRound
 from cepam.secure_aggregation.client import NodeState
@@ -611,7 +610,7 @@ def account_targets() -> list[Target]:
     place = folder / "other.json"
 
     def read(made: Any) -> None:
-        from cepam.protocol.saved_account import _checksum
+        from cepam.protocol.account import _checksum
 
         try:
             text = json.dumps(made, default=repr)

@@ -92,6 +92,16 @@ def flower() -> None:
     strategy.start(grid=FakeGrid(nodes), initial_arrays=start_arrays(), num_rounds=1)
 
 
+def _prepare(run: Callable[[], object]) -> None:
+    """Let the call import its modules and wait for its kernels: until they are compiled, NumPy codes small updates."""
+    from cepam.kernels import dispatch
+
+    run()
+    for compiler in dispatch._COMPILERS.values():
+        if compiler is not None:
+            compiler.wait()
+
+
 RUNS = {"engine": engine, "flower": flower}
 
 
@@ -109,7 +119,7 @@ def main() -> None:
         run = RUNS[name]
         with tempfile.TemporaryDirectory() as home:
             os.environ["FLWR_HOME"] = home
-            run()  # imports and kernels
+            _prepare(run)
             found[name] = walk(run)
             if name == "engine":
                 found["engine, the round alone"] = walk(run, "Simulation.step")

@@ -24,8 +24,8 @@ own = privacy.Client(cepam.Gaussian(0.5), records=500, weight=0.5)
 two = privacy.Mechanism((own, own), cepam.L2(1.0), drawn, adjacency=adjacency)
 enough = privacy.calibrate(two, epsilon=1.0, delta=1e-5)
 apart = privacy.calibrate_each(two, epsilons=[1.0, 3.0], deltas=[1e-5, 1e-5])
-found: privacy.NoiseRatio = privacy.noise_to_clip(enough)
-print(found.noise, found.advice)  # of the average, in clips; and what that means for a model
+found: privacy.NoiseRatio = privacy.noise_ratio(enough)
+print(found.noise, found.advice)  # of the average, in clipping norms; and what that means
 assert privacy.noise_multiplier(enough) > 0  # of the sum, in clipping norms
 
 sites = privacy.Federation(coordinates=1000, epsilon=2.0, records=(500, 4000), rounds=20)

@@ -12,8 +12,7 @@ import pytest
 from cepam import L2, Gaussian
 from cepam.lattices import lattice as lattices
 from cepam.privacy import Accountant, Client, Mechanism, Sampling, spent
-from cepam.protocol.accounting import Accounting
-from cepam.protocol.saved_account import RunAccount
+from cepam.protocol.account import Accounting, RunAccount
 
 
 def drawn_round(draw: random.Random, unlike: bool = False) -> Mechanism:

@@ -13,8 +13,7 @@ import pytest
 
 import cepam
 from cepam.privacy import Mechanism
-from cepam.protocol.accounting import Accounting
-from cepam.protocol.saved_account import AccountLost, RunAccount
+from cepam.protocol.account import Accounting, AccountLost, RunAccount
 from cepam.protocol.settings import UplinkSettings
 
 OPTIONS = Accounting()

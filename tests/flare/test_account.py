@@ -200,7 +200,7 @@ def test_a_job_from_the_same_start_goes_on_under_a_budget_and_one_from_other_wei
 def test_a_round_that_cannot_be_charged_is_not_published(tmp_path, monkeypatch) -> None:
     workflow = Workflow(tmp_path, "full disk")
     first = workflow.round(start())
-    monkeypatch.setattr("cepam.protocol.saved_account.write_atomically", lambda *_: (_ for _ in ()).throw(OSError()))
+    monkeypatch.setattr("cepam.protocol.account.write_atomically", lambda *_: (_ for _ in ()).throw(OSError()))
     second = workflow.round(first)
     np.testing.assert_array_equal(second["w"], first["w"])
     assert "could not be charged" in workflow.panics[0]

@@ -11,7 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 import cepam
 from cepam import privacy
 from cepam.flower import Accounting, Dropouts, Private, Target
-from cepam.protocol.saved_account import AccountLost
+from cepam.protocol.account import AccountLost
 from tests.deployment import flat
 
 from . import fakes
@@ -149,7 +149,7 @@ def test_a_model_whose_account_is_gone_ends_the_run_under_a_budget_and_is_warned
 def test_nothing_is_published_where_the_account_cannot_be_saved(tmp_path, monkeypatch) -> None:
     strategy = wrapped(folder=tmp_path)
     arrays_after(strategy, 1)
-    monkeypatch.setattr("cepam.protocol.saved_account.write_atomically", lambda *_: (_ for _ in ()).throw(OSError))
+    monkeypatch.setattr("cepam.protocol.account.write_atomically", lambda *_: (_ for _ in ()).throw(OSError))
     with pytest.raises(OSError):  # noqa: PT011 - a full disk has no text of ours
         arrays_after(strategy, 1)
 

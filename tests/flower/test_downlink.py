@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import cepam
 from cepam.flower import Gradient, Private, QuantizedBroadcast
-from cepam.protocol.downlink import DOWNLINK
+from cepam.protocol.models import DOWNLINK
 from tests.deployment import flat
 
 from .fakes import FakeGrid, Node, copied, start_arrays, vector_of

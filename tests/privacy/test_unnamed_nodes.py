@@ -10,8 +10,7 @@ import pytest
 
 from cepam import L2, Gaussian
 from cepam.privacy import Accountant, Client, GaussianShift, Mechanism, Sampling, SubsampledMechanism
-from cepam.privacy.composition.filters import ORDERS, delta_by, divergences, epsilon_by
-from cepam.privacy.composition.losses import epsilon_of
+from cepam.privacy.composition.losses import ORDERS, delta_by, divergences, epsilon_by, epsilon_of
 from tests.privacy import oracle
 
 DELTA, ROUNDS = 1e-6, 100

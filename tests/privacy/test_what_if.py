@@ -29,7 +29,7 @@ def test_epsilon_moves_as_it_must(mechanism: privacy.Mechanism) -> None:
     now, *others = what_if(mechanism, DELTA)
     found = {each.change: each for each in others}
     assert now.epsilon == privacy.epsilon(mechanism, DELTA)
-    assert now.noise == privacy.noise_to_clip(mechanism).noise
+    assert now.noise == privacy.noise_ratio(mechanism).noise
     assert (
         found[f"{2 * mechanism.rounds:,} rounds"].epsilon
         > now.epsilon

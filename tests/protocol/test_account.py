@@ -9,7 +9,7 @@ import pytest
 
 import cepam
 from cepam import privacy
-from cepam.protocol.accounting import Accounting
+from cepam.protocol.account import Accounting
 from cepam.protocol.settings import UplinkSettings
 
 DELTA = 1e-5

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import cepam
 from cepam.errors import CepamError
 from cepam.protocol.agreement import Declined
-from cepam.protocol.downlink import BroadcastMessage, ClientModel, Downlink, ModelLayout, noise_of_average, unpack
+from cepam.protocol.models import BroadcastMessage, ClientModel, Downlink, ModelLayout, unpack
+from cepam.protocol.server import noise_of_average
 from cepam.protocol.settings import UplinkSettings
 
 STEP = 2.0**-6

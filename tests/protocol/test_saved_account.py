@@ -11,8 +11,7 @@ import pytest
 import cepam
 from cepam._internal.files import locked_file
 from cepam.privacy import Mechanism, Sampling
-from cepam.protocol.accounting import Accounting
-from cepam.protocol.saved_account import AccountLost, RunAccount
+from cepam.protocol.account import Accounting, AccountLost, RunAccount
 from cepam.protocol.settings import UplinkSettings
 
 OPTIONS = Accounting(record_sampling=Sampling("poisson", 10), clipped="example", adjacency="add-remove", colluders=1)
@@ -46,7 +45,7 @@ def test_an_account_is_found_by_its_run_and_by_each_model_that_was_published(tmp
 
 
 def test_the_round_is_on_disk_before_the_model_may_be_published(tmp_path: Path, monkeypatch) -> None:
-    from cepam.protocol import saved_account as account_store
+    from cepam.protocol import account as account_store
 
     made = account(tmp_path)
     made.resume("1", "start")
@@ -132,7 +131,7 @@ def test_an_account_is_given_back_when_its_last_user_is_gone(tmp_path: Path) -> 
 
 
 def test_a_full_disk_between_account_and_index_costs_a_round_and_nothing_else(tmp_path: Path, monkeypatch) -> None:
-    from cepam.protocol.saved_account import AccountIndex
+    from cepam.protocol.account import AccountIndex
 
     made = account(tmp_path)
     made.resume("1", "start")

@@ -8,7 +8,7 @@ import pytest
 
 import cepam
 from cepam.privacy import Accountant, Sampling
-from cepam.protocol.accounting import Accounting, Target, noise_of
+from cepam.protocol.account import Accounting, Target, noise_of
 from cepam.protocol.settings import UplinkSettings
 
 CLIP = cepam.L2(1.0)
@@ -56,8 +56,8 @@ def test_fewer_replies_need_more_noise_and_the_family_stays() -> None:
 def test_the_line_names_noise_ratio_and_advice() -> None:
     asked = UplinkSettings(cepam.Gaussian(0.5), CLIP)
     line = Target(3.0, 20, 4).describe(Accounting().mechanism([(node, asked) for node in range(4)], True, 400))
-    assert line.startswith("Gaussian(sigma=0.5) meets epsilon 3 over 20 rounds of 4 replies; in the average the noise")
-    assert "0.25 clips per coordinate, as a whole 5 times the clip: more noise than the rounds can average out" in line
+    assert line.startswith("Gaussian(sigma=0.5) meets epsilon 3 over 20 rounds of 4 replies; a round's average has")
+    assert "0.25 clipping norms per coordinate, as a whole 5 times the largest update: more noise than the" in line
 
 
 def test_what_makes_no_sense_is_refused() -> None:

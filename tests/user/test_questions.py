@@ -45,8 +45,8 @@ def test_phones_asked_in_secret_cohorts() -> None:
     )
     assert 1.99 < found["epsilon"] <= 2.0
     assert abs(found["noise_multiplier"] - 1.04) < 0.02
-    # In the average of 1,000 users, over 4,000 weights: noise_multiplier / 1000 * sqrt(4000) clips.
-    assert abs(found["noise_to_clip"] - found["noise_multiplier"] * 0.063246) < 1e-5
+    # In the average of 1,000 users, over 4,000 weights: noise_multiplier / 1000 * sqrt(4000) clipping norms.
+    assert abs(found["noise_ratio"] - found["noise_multiplier"] * 0.063246) < 1e-5
     assert found["advice"].endswith("a round's average is mostly update")
 
 
@@ -63,8 +63,8 @@ CALIBRATIONS = [
 def test_every_calibration_says_what_its_noise_means(question: str) -> None:
     said = " ".join(CliRunner().invoke(app, ["privacy", "calibrate", *question.split()]).output.split())
     assert "noise_of_average 0." in said
-    assert ("noise_to_clip 4.44" in said) == ("--coordinates" in question)
-    assert "advice: in the average the noise is" in said
+    assert ("noise_ratio 4.44" in said) == ("--coordinates" in question)
+    assert "advice: a round's average has noise of" in said
     assert "mostly" in said
 
 
@@ -94,7 +94,7 @@ def test_flower_finds_the_noise_for_a_target(
         strategy.start(grid, start_arrays(400), num_rounds=4)
     assert 2.99 < strategy.epsilon <= 3.0
     (said,) = {r.getMessage() for r in caplog.records if "meets epsilon 3 over 4 rounds of 4 replies" in r.getMessage()}
-    assert "times the clip: more noise than the rounds can average out" in said
+    assert "times the largest update: more noise than the rounds can average out" in said
 
 
 def test_forty_hospitals_are_answered_as_the_page_says() -> None:

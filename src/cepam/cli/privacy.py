@@ -249,8 +249,8 @@ def _each(mechanism: privacy.Mechanism, targets: list[float], delta: float, name
 
 def _use(mechanism: privacy.Mechanism) -> dict[str, Any]:
     """What the noise that was found means for a model."""
-    found = privacy.noise_to_clip(mechanism)
-    whole = {} if found.ratio is None else {"noise_to_clip": found.ratio}
+    found = privacy.noise_ratio(mechanism)
+    whole = {} if found.ratio is None else {"noise_ratio": found.ratio}
     return {"noise_of_average": found.noise, **whole, "advice": found.advice}
 
 

@@ -14,7 +14,7 @@ itself authenticates sites by certificate.
 
 from cepam.flare.filters import ClientFilter, ServerFilter
 from cepam.flare.weights import PAYLOAD
-from cepam.protocol.accounting import Accounting, Target
+from cepam.protocol.account import Accounting, Target
 from cepam.protocol.settings import Compression, Dropouts
 
 __all__ = ["PAYLOAD", "Accounting", "ClientFilter", "Compression", "Dropouts", "ServerFilter", "Target"]

@@ -24,11 +24,11 @@ from cepam.errors import CepamError, WrongAddress
 from cepam.flare.job import ClientJob, JobPlan, ServerJob, end_job, job_of, number_of
 from cepam.flare.weights import PAYLOAD, difference_of, is_difference, learned, replace_result, weights_of
 from cepam.policy import FileAccount, read_policy
-from cepam.protocol.accounting import Accounting, Released, Target, noise_of
+from cepam.protocol.account import Accounting, Released, Target, noise_of
 from cepam.protocol.agreement import Answer, Declined, Offer, check_offer, seal_update
 from cepam.protocol.enforcement import EnforcedPolicy
+from cepam.protocol.models import count, from_vector, to_vector
 from cepam.protocol.settings import Compression, Dropouts
-from cepam.protocol.vectors import count, from_vector, to_vector
 
 HEADER = "cepam"
 _ERRORS = {value for name, value in vars(ReturnCode).items() if name.isupper() and value != ReturnCode.OK}

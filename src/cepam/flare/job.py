@@ -20,13 +20,12 @@ from nvflare.apis.utils.analytix_utils import create_analytic_dxo, send_analytic
 from nvflare.app_common.app_constant import AppConstants
 
 from cepam.errors import BudgetSpent, WrongAddress
-from cepam.protocol.accounting import Accounting, Reply, Target
+from cepam.protocol.account import Accounting, Reply, RunAccount, Target
 from cepam.protocol.agreement import Answer, Chain, Offer, Peer
 from cepam.protocol.enforcement import EnforcedPolicy
-from cepam.protocol.saved_account import RunAccount
+from cepam.protocol.models import Arrays, Layout, count, digest, from_vector, has_batch_statistics
 from cepam.protocol.server import Pending, ServerEnd, Shares
 from cepam.protocol.settings import UplinkSettings
-from cepam.protocol.vectors import Arrays, Layout, count, digest, from_vector, has_batch_statistics
 
 if TYPE_CHECKING:
     from cepam.privacy import Mechanism

@@ -10,7 +10,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.abstract.model import ModelLearnable, ModelLearnableKey
 
-from cepam.protocol.vectors import Arrays, Layout, kept_positive, travels
+from cepam.protocol.models import Arrays, Layout, kept_positive, travels
 
 PAYLOAD = "cepam.v1"
 Weights = dict[str, Any]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cepam.flower.secure_aggregation.strategy import SecureAggregation
     from cepam.flower.strategy import Private
     from cepam.policy import ClientPolicy
-    from cepam.protocol.accounting import Accounting, Target
+    from cepam.protocol.account import Accounting, Target
     from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
     from cepam.protocol.settings import (
         Authentication,
@@ -52,7 +52,7 @@ __all__ = [
 
 # Every message starts a process on the client: it must not load the server's half.
 _MODULES = {
-    "Accounting": "cepam.protocol.accounting",
+    "Accounting": "cepam.protocol.account",
     "AdaptiveClip": "cepam.flower.sampling",
     "Authentication": "cepam.protocol.settings",
     "ClientPolicy": "cepam.policy",
@@ -67,7 +67,7 @@ _MODULES = {
     "Private": "cepam.flower.strategy",
     "QuantizedBroadcast": "cepam.protocol.settings",
     "SecureAggregation": "cepam.flower.secure_aggregation.strategy",
-    "Target": "cepam.protocol.accounting",
+    "Target": "cepam.protocol.account",
     "Uplink": "cepam.flower.client_mod",
 }
 

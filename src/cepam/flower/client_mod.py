@@ -17,9 +17,8 @@ from cepam.keys import Key, KeyChain
 from cepam.policy import ClientPolicy, FileAccount, read_policy
 from cepam.protocol.agreement import RECORD, Chain, Declined, Offer, check_offer, seal_update
 from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseRefused
-from cepam.protocol.downlink import DOWNLINK, BroadcastMessage, ClientModel, unpack
 from cepam.protocol.enforcement import EnforcedPolicy
-from cepam.protocol.vectors import Arrays, count, to_vector
+from cepam.protocol.models import DOWNLINK, Arrays, BroadcastMessage, ClientModel, count, to_vector, unpack
 
 STYPE = "cepam.v1"
 BROADCAST = "cepam.broadcast"

@@ -10,10 +10,10 @@ from flwr.serverapp.strategy import Strategy
 
 from cepam.flower.client_mod import record_of
 from cepam.flower.replies import Aggregate, Aggregator, Opened, RoundMetrics, one_reply, publishes_average
-from cepam.protocol.accounting import Accounting, Reply
+from cepam.protocol.account import Accounting, Reply
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig, ServerCorrelatedNoise
+from cepam.protocol.models import Arrays, count, from_vector
 from cepam.protocol.settings import UplinkSettings
-from cepam.protocol.vectors import Arrays, count, from_vector
 
 if TYPE_CHECKING:
     from cepam.privacy import Accountant, Arrival, Client, Mechanism

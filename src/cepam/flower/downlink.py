@@ -12,10 +12,9 @@ from flwr.serverapp import Grid
 from cepam.downlink import Broadcast
 from cepam.errors import CepamError
 from cepam.flower.client_mod import BROADCAST, numpy_of, pack, record_of
-from cepam.protocol.downlink import DOWNLINK, BroadcastMessage, Downlink
+from cepam.protocol.models import DOWNLINK, Arrays, BroadcastMessage, Downlink
 from cepam.protocol.server import Refused, refusing
 from cepam.protocol.settings import QuantizedBroadcast, Step
-from cepam.protocol.vectors import Arrays
 
 log = getLogger("flwr").log  # Flower's own log, which `flwr run --stream` shows
 

@@ -22,12 +22,11 @@ from cepam.distributions.laws import Gaussian, Law
 from cepam.errors import NoUsableReplies, one_line
 from cepam.flower.client_mod import carried, numpy_of, record_of
 from cepam.flower.downlink import Distribution, is_stale
-from cepam.protocol.accounting import Accounting, Reply
+from cepam.protocol.account import Accounting, Reply
 from cepam.protocol.agreement import RECORD, Answer, Peer
-from cepam.protocol.downlink import noise_of_average
-from cepam.protocol.server import Pending, Refused, ServerEnd, Shares, refusing
+from cepam.protocol.models import Arrays, count, from_vector
+from cepam.protocol.server import Pending, Refused, ServerEnd, Shares, noise_of_average, refusing
 from cepam.protocol.settings import Dropouts, UplinkSettings
-from cepam.protocol.vectors import Arrays, count, from_vector
 
 if TYPE_CHECKING:
     from cepam.flower.strategy import Budget

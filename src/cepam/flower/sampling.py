@@ -18,10 +18,10 @@ from cepam.distributions.laws import Gaussian
 from cepam.flower.replies import CompensatingAggregator, Opened, RoundMetrics, check_one_model, publishes_average
 from cepam.privacy.cohorts.adaptive_clip import fraction_within, next_clip
 from cepam.privacy.cohorts.cohort import Cohort
-from cepam.protocol.accounting import Accounting, Reply
+from cepam.protocol.account import Accounting, Reply
+from cepam.protocol.models import Arrays, count
 from cepam.protocol.server import Shares, share_of
 from cepam.protocol.settings import Dropouts, UplinkSettings
-from cepam.protocol.vectors import Arrays, count
 
 if TYPE_CHECKING:
     from cepam.flower.strategy import Budget

@@ -42,9 +42,17 @@ from cepam.flower.replies import (
 from cepam.flower.sampling import AdaptiveClip, Fixed, Poisson, SamplingAggregator, check_sampling
 from cepam.privacy.cohorts.dropouts import UPWARD
 from cepam.privacy.composition.accountant import affordable
-from cepam.protocol.accounting import Accounting, Target, noise_of, settings_for
+from cepam.protocol.account import Accounting, RunAccount, Target, noise_of, settings_for
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
-from cepam.protocol.saved_account import RunAccount
+from cepam.protocol.models import (
+    BATCH_NORM,
+    Arrays,
+    Layout,
+    count,
+    digest,
+    has_batch_statistics,
+    kept_positive,
+)
 from cepam.protocol.server import Refused, ServerEnd, refusing
 from cepam.protocol.settings import (
     Authentication,
@@ -54,15 +62,6 @@ from cepam.protocol.settings import (
     NodeSettings,
     QuantizedBroadcast,
     UplinkSettings,
-)
-from cepam.protocol.vectors import (
-    BATCH_NORM,
-    Arrays,
-    Layout,
-    count,
-    digest,
-    has_batch_statistics,
-    kept_positive,
 )
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ introduction; docs/proofs has the proofs.
   `sensitivity`, `ObservedParticipation`, `Arrival`
 - figures: `epsilon`, `delta`, `spent`, `epsilon_by_round`, `delta_without_noise`, `report`, `Guarantee`
 - Laplace noise: `pure_epsilon`, `zcdp_rho`, `epsilon_of_zcdp`
-- the inverse: `calibrate`, `calibrate_each`; what its noise means for use: `noise_multiplier`, `noise_to_clip`,
+- the inverse: `calibrate`, `calibrate_each`; what its noise means for use: `noise_multiplier`, `noise_ratio`,
   `NoiseRatio`
 - what to say with a figure: `privacy_warnings`, `about_epsilon`, `PrivacyWarning`, `Practice`, `LARGE_EPSILON`,
   `NOT_COVERED`
@@ -70,7 +70,7 @@ from cepam.privacy.mechanisms.local import LocalMechanism, steps_of
 from cepam.privacy.mechanisms.mechanism import Client, Mechanism, Sampling, SubsampledMechanism
 from cepam.privacy.mechanisms.serialization import fingerprint
 from cepam.privacy.numerics.slack import NOT_COVERED, Slack
-from cepam.privacy.reports.guarantee import Guarantee, NoiseRatio, noise_multiplier, noise_to_clip, report
+from cepam.privacy.reports.guarantee import Guarantee, NoiseRatio, noise_multiplier, noise_ratio, report
 from cepam.privacy.reports.page import explain
 from cepam.privacy.reports.planning import Federation, Plan, plan
 from cepam.privacy.reports.warnings import LARGE_EPSILON, Practice, PrivacyWarning, about_epsilon, privacy_warnings
@@ -124,7 +124,7 @@ __all__ = [
     "joint_multiplier",
     "next_clip",
     "noise_multiplier",
-    "noise_to_clip",
+    "noise_ratio",
     "plan",
     "privacy_warnings",
     "pure_epsilon",

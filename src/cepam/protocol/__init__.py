@@ -3,11 +3,11 @@
 A framework brings the connection and the hooks; nothing here knows which one it is. Internal: what users name of it is
 in `cepam.flower` and `cepam.flare`.
 
-- `agreement`: X25519, key chains, signatures
-- `messages`: `Offer` and `Answer`, the fields beside an update
+- `agreement`: X25519, key chains, signatures, `Offer`, `Answer` and sealed updates
 - `settings`: what the server tells a client to send
-- `vectors`: named arrays as one vector
-- `client`, `server`: an update is sealed, and opened
-- `model_layout`, `broadcast_message`, `downlink`: a model on the public grid, its message, and who holds what
-- `accounting`, `saved_account`: what the used replies cost, kept on disk
+- `server`: offers, opened updates, dropout compensation
+- `correlated_noise`: both ends of noise that later rounds cancel
+- `models`: named arrays as one vector; on the public grid, its message, and who holds what
+- `enforcement`: what a node's policy allows
+- `account`: what the used replies cost, noise for a target, and the account on disk
 """

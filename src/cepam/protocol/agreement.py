@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -25,7 +26,8 @@ from cepam.errors import CepamError, one_line
 from cepam.keys import Address, Key, KeyChain, hkdf
 from cepam.protocol.correlated_noise import ClientCorrelatedNoise
 from cepam.protocol.settings import UplinkSettings
-from cepam.protocol.vectors import Vector
+
+Vector = npt.NDArray[np.float32]
 
 PUBLIC_BYTES = 32
 NAME_BYTES = 8

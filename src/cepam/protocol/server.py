@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from logging import INFO, WARNING, getLogger
 from typing import Literal
 
@@ -27,7 +28,7 @@ from cepam.protocol.settings import UplinkSettings
 
 # Dropout compensation over the protocol: the sum of what came, and the noise of what did not.
 #
-# The noise itself is `cepam.privacy.cohorts.dropouts.stand_in`. `flower/base.py` and `flare/job.py` use this
+# The noise itself is `cepam.privacy.cohorts.dropouts.stand_in`. `flower/replies.py` and `flare/job.py` use this
 # module; the engine compensates in `fl/aggregation/trusted_server.py` and, for whole clients, in
 # `fl/aggregation/cohorts.py`.
 
@@ -93,6 +94,13 @@ def share_of(settings: UplinkSettings) -> NoiseShare:
             f"got {settings.law!r}"
         )
     return NoiseShare(settings.weight, settings.law.scale, settings.lattice)
+
+
+def noise_of_average(settings: Iterable[UplinkSettings]) -> float:
+    """The standard deviation per coordinate of the noise in the weighted average of such replies."""
+    used = list(settings)
+    spread = [s.weight * s.law.scale * (1.0 if isinstance(s.law, Gaussian) else math.sqrt(2.0)) for s in used]
+    return math.sqrt(sum(noise**2 for noise in spread)) / sum(s.weight for s in used)
 
 
 Kind = Literal[
@@ -171,7 +179,11 @@ class ServerEnd:
         self._used = UsedAddresses()
         self._warned = False
         self._signed: set[int] = set()
-        self.correlated_noise = ServerCorrelatedNoise()
+
+    @cached_property
+    def correlated_noise(self) -> ServerCorrelatedNoise:
+        """The noise of earlier rounds, where later ones cancel it."""
+        return ServerCorrelatedNoise()
 
     def offer(self, settings: UplinkSettings, peer: Peer, size: int, server_round: int | None = None) -> Pending:
         """A new offer to this peer, at a position of its own; its round is the position where none is given."""

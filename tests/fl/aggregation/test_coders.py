@@ -20,7 +20,7 @@ from cepam.fl.data.dataset import Dataset
 from cepam.fl.simulation import Sent, Simulation
 from cepam.privacy.composition.accountant import affordable
 from cepam.privacy.numerics import slack
-from cepam.protocol.accounting import Accounting
+from cepam.protocol.account import Accounting
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
 from cepam.protocol.enforcement import charge_of
 from cepam.protocol.settings import UplinkSettings

@@ -30,7 +30,7 @@ from cepam.privacy import (
     calibrate,
     epsilon,
     fingerprint,
-    noise_to_clip,
+    noise_ratio,
     privacy_warnings,
 )
 from cepam.privacy.cohorts.dropouts import NoiseShare
@@ -334,7 +334,7 @@ def of_target(settings: Settings, mechanism: Mechanism | None) -> list[str]:
     """What the noise that was found for a target means for the model, in one sentence; nothing where none was."""
     if mechanism is None or not _aims(settings):
         return []
-    found = noise_to_clip(mechanism.over(settings.training.rounds))
+    found = noise_ratio(mechanism.over(settings.training.rounds))
     if settings.clients.sampling_rate < 1.0 and not isinstance(mechanism, CohortMechanism):
         sampled = settings.clients_per_round
         found = replace(found, noise=found.noise * float(np.sqrt(settings.clients.count / sampled)))

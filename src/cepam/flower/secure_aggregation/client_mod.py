@@ -40,7 +40,7 @@ from cepam.flower.client_mod import (
 from cepam.flower.secure_aggregation.transport import check_value, run_bytes, secagg_message, statement
 from cepam.policy import AccountUnusable, ClientPolicy, FileAccount
 from cepam.protocol.agreement import RECORD, Declined, canonical, public_of, sign, verify
-from cepam.protocol.vectors import count, to_vector
+from cepam.protocol.models import count, to_vector
 from cepam.secure_aggregation.client import SecAggClient
 from cepam.secure_aggregation.messages import (
     MAGIC,

@@ -23,10 +23,10 @@ from cepam.flower.secure_aggregation.transport import Transport, check_value, ru
 from cepam.flower.strategy import DownlinkKind, PrivateStrategy, UpdateKind, check_strategy
 from cepam.kernels.format.plan import Floats
 from cepam.lattices.lattice import Integer
-from cepam.protocol.accounting import Accounting, Target, noise_of
+from cepam.protocol.account import Accounting, Target, noise_of
+from cepam.protocol.models import from_vector
 from cepam.protocol.server import Refused
 from cepam.protocol.settings import Authentication, UplinkSettings
-from cepam.protocol.vectors import from_vector
 from cepam.secure_aggregation.mechanism import LIES, View, mechanism_for, views
 from cepam.secure_aggregation.roster import SecAggRefused
 from cepam.secure_aggregation.server import SecAggRound

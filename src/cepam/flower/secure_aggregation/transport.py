@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from cepam.errors import CepamError
 from cepam.flower.client_mod import SECURE_AGGREGATION, carried, carry
 from cepam.protocol.agreement import RECORD, sign
-from cepam.protocol.downlink import DOWNLINK
+from cepam.protocol.models import DOWNLINK
 from cepam.protocol.server import Refused, refusing
 from cepam.secure_aggregation.messages import RefusalReply
 from cepam.secure_aggregation.roster import RefusalKind

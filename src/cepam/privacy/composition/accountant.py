@@ -14,17 +14,20 @@ import numpy as np
 
 from cepam.distributions.laws import Floats
 from cepam.privacy.cohorts.cohort import CohortMechanism, epsilon_seen
-from cepam.privacy.composition.filters import ORDERS, delta_by, epsilon_by, worst
 from cepam.privacy.composition.losses import (
     COARSE,
     FINE,
+    ORDERS,
     ROUGH,
     Charges,
+    delta_by,
     delta_of,
+    epsilon_by,
     epsilon_of,
     gathered,
     merged_gaussians,
     uncovered,
+    worst,
     worst_delta,
     worst_epsilon,
 )

@@ -1,4 +1,4 @@
-"""Privacy-loss distributions on a grid, composed by tilted Fourier transforms."""
+"""Privacy losses composed: distributions on a grid by tilted Fourier transforms, and Rényi divergences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
-from scipy import fft
+from scipy import fft, special
+from scipy.special import gammaln, logsumexp
 
 from cepam.distributions.laws import Floats
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, Masses
@@ -513,3 +514,95 @@ def _smallest_delta(sums: Iterator[LossSum], epsilon: float) -> float:
         if total.rounded_off(epsilon) <= FAITHFUL * best:
             break
     return best
+
+
+# Rényi bounds for rounds whose clients cannot be told apart: every order takes its own worst client.
+#
+# Which client holds a record may change from round to round, and may depend on what was published before. Rényi
+# divergences add up all the same (Mironov 2017, Proposition 1): each round is charged the largest divergence of its
+# clients, order by order. That pairs no client's sampling rate with another's sensitivity.
+
+
+ORDERS = np.array([*range(2, 33), 36, 40, 48, 56, 64, 80, 96, 128, 192, 256], dtype=np.float64)
+UPWARD = 1.0 + 1e-9  # far above what rounding may take away
+_DRAWN = np.arange(ORDERS[-1] + 1.0)
+_WAYS = np.where(
+    ORDERS[:, None] >= _DRAWN,
+    gammaln(ORDERS[:, None] + 1.0) - gammaln(_DRAWN + 1.0) - gammaln(np.maximum(ORDERS[:, None] - _DRAWN, 0.0) + 1.0),
+    -np.inf,
+)
+"""Logarithms of the binomial coefficients of each order."""
+
+
+@lru_cache(maxsize=4096)
+def divergences(charge: SubsampledMechanism) -> Floats | None:
+    """The Rényi divergences of one charge at `ORDERS`; None where no formula is known.
+
+    Poisson-sampled Gaussian noise under add-remove: Mironov, Talwar and Zhang 2019, Section 3.3. The other direction
+    is no larger (their Theorem 5). Drawn records under replace: `_replaced`.
+    """
+    if not isinstance(charge.shift, GaussianShift):
+        return None
+    mu, p = charge.shift.size, charge.sampling_rate
+    if p == 1.0:
+        found = ORDERS * mu**2 / 2.0
+    elif charge.adjacency == "add-remove":
+        left = np.maximum(ORDERS[:, None] - _DRAWN, 0.0)
+        terms = _WAYS + _DRAWN * math.log(p) + left * math.log1p(-p) + _DRAWN * (_DRAWN - 1.0) * (mu**2 / 2.0)
+        found = logsumexp(terms, axis=1) / (ORDERS - 1.0)
+    else:
+        found = _replaced(mu, p)
+    made: Floats = np.maximum(found, 0.0) * UPWARD
+    return made
+
+
+_ROUNDED = 1e-12
+"""More than rounding takes from a sum of terms about one."""
+
+
+def _replaced(mu: float, p: float) -> Floats:
+    """A bound on the Rényi divergences of the symmetric pair of drawn records under replace.
+
+    With s = p (e^(mu x - mu^2 / 2) - 1) the a-th moment of the pair's likelihood ratio is 1 plus the integral over
+    x > mu/2 of (1+s)^a - 1 + (1+s)^(1-a) - (1+s) times the normal density. The first power is summed as a binomial; the
+    second is at most 1 - (a-1) s + a (a-1) s^2 / 2, and at most 1.
+    Proof: docs/proofs/mechanisms-and-sampling.md, "Nodes without stable names".
+    """
+    below, above, far = (special.ndtr(each * mu) for each in (-0.5, 0.5, 1.5))
+    with np.errstate(over="ignore"):
+        first, second = p * (above - below), p**2 * (np.exp(mu**2) * far - 2.0 * above + below)
+    left = np.maximum(ORDERS[:, None] - _DRAWN, 0.0)
+    terms = _WAYS + _DRAWN * math.log(p) + left * math.log1p(-p) + _DRAWN * (_DRAWN - 1.0) * (mu**2 / 2.0)
+    power = logsumexp(terms + special.log_ndtr((_DRAWN - 0.5) * mu), axis=1)
+    rest = np.minimum(0.5 * ORDERS * (ORDERS - 1.0) * second - ORDERS * first, -first) + 1.0 - below
+    small = np.minimum(power, 30.0)
+    near = np.log(np.maximum(np.exp(small) + rest + _ROUNDED * (1.0 + np.exp(small) + ORDERS * first), 1.0))
+    far_off = np.logaddexp(power, np.log(np.maximum(rest, 1.0)))
+    found: Floats = np.where(power < 30.0, near, far_off) / (ORDERS - 1.0)
+    return found
+
+
+def worst(clients: Iterable[tuple[SubsampledMechanism, ...]]) -> Floats | None:
+    """The largest divergence at each order of clients with these charges in one round; None where one is not known."""
+    found = np.zeros_like(ORDERS)
+    for charges in clients:
+        each = [divergences(charge) for charge in charges]
+        known = [one for one in each if one is not None]
+        if len(known) < len(each):
+            return None
+        found = np.maximum(found, np.sum(known, axis=0)) if known else found
+    return found
+
+
+def epsilon_by(total: Floats, delta: float) -> float:
+    """epsilon at delta of what has these divergences (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    if delta <= 0.0:
+        return math.inf
+    found = total + np.log1p(-1.0 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1.0)
+    return max(0.0, float(found.min())) * UPWARD
+
+
+def delta_by(total: Floats, epsilon: float) -> float:
+    """delta at epsilon of what has these divergences (as `epsilon_by`)."""
+    found = (ORDERS - 1.0) * (total - epsilon + np.log1p(-1.0 / ORDERS)) - np.log(ORDERS)
+    return min(1.0, math.exp(min(0.0, float(found.min()))) * UPWARD)

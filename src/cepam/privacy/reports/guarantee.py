@@ -15,7 +15,7 @@ from cepam.privacy.mechanisms.mechanism import Mechanism
 
 # What noise means for a model: its norm in a round's average beside the longest update.
 #
-#     privacy.noise_to_clip(privacy.calibrate(mechanism, epsilon=1.0, delta=1e-5)).advice
+#     privacy.noise_ratio(privacy.calibrate(mechanism, epsilon=1.0, delta=1e-5)).advice
 #
 # A heuristic, not a bound: models whose useful directions are few learn under more noise than this advises.
 
@@ -40,15 +40,15 @@ class NoiseRatio:
 
     @property
     def ratio(self) -> float | None:
-        """The length of the average's noise over the clip, which no update is longer than; None without coordinates."""
+        """The norm of the average's noise over the clipping norm, which no update exceeds; None without coordinates."""
         return None if self.coordinates is None else self.noise * math.sqrt(self.coordinates)
 
     @property
     def advice(self) -> str:
         """The figures in a sentence, and what follows from them."""
-        said = f"in the average the noise is {self.noise:.3g} clips per coordinate"
+        said = f"a round's average has noise of {self.noise:.3g} clipping norms per coordinate"
         if self.ratio is not None:
-            return f"{said}, as a whole {self.ratio:.3g} times the clip: {self.meaning}"
+            return f"{said}, as a whole {self.ratio:.3g} times the largest update: {self.meaning}"
         return f"{said}: {self.meaning}"
 
     @property
@@ -64,7 +64,7 @@ class NoiseRatio:
         return f"more noise than the rounds can average out in all coordinates: {REMEDIES}"
 
     def _most(self, ratio: float) -> str:
-        """How many coordinates bring the noise to so many clips."""
+        """How many coordinates bring the noise to so many clipping norms."""
         count = math.floor((ratio / self.noise) ** 2)
         rounded = count if count < 100 else round(count, 2 - len(str(count)))
         return f"{rounded:,}"
@@ -115,8 +115,8 @@ def _one_item(mechanism: Mechanism, client: int) -> float:
     return bound / (mechanism.clients[client].records if every else mechanism.sampling_of(client).draws)
 
 
-def noise_to_clip(mechanism: Mechanism) -> NoiseRatio:
-    """How loud the noise of a run is beside its updates.
+def noise_ratio(mechanism: Mechanism) -> NoiseRatio:
+    """The noise of a round's average beside the largest update, and what that means for the model.
 
     Local steps are taken together: a client's noise grows with the root of its steps, what they could add with their
     number. Rests on: `weight_noise` for noise that later rounds take away. Tests: tests/privacy/test_noise_ratio.py.
@@ -125,7 +125,7 @@ def noise_to_clip(mechanism: Mechanism) -> NoiseRatio:
         mechanism: What is published.
 
     Returns:
-        The noise of a round's average in units of the clip.
+        The noise of a round's average, in units of the clipping norm.
     """
     if isinstance(mechanism, CohortMechanism):
         noise = mechanism.compensation.total / mechanism.cohort.size / mechanism.clip.bound

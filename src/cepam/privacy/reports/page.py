@@ -31,7 +31,7 @@ from cepam.privacy.matrix.mechanism import MatrixMechanism
 from cepam.privacy.mechanisms.local import LocalMechanism
 from cepam.privacy.mechanisms.mechanism import Mechanism
 from cepam.privacy.numerics.slack import NOT_COVERED
-from cepam.privacy.reports.guarantee import Guarantee, noise_multiplier, noise_to_clip, report
+from cepam.privacy.reports.guarantee import Guarantee, noise_multiplier, noise_ratio, report
 from cepam.privacy.reports.warnings import AS_ACCOUNTED, VOID_EPSILON, Practice, privacy_warnings
 
 LIES = "lying server"
@@ -150,12 +150,12 @@ def what_if(mechanism: Mechanism, delta: float) -> tuple[Alternative, ...]:
         fewer clients where they are unlike.
     """
     now = epsilon(mechanism, delta)
-    found = [Alternative("as it is", now, noise_to_clip(mechanism).noise)]
+    found = [Alternative("as it is", now, noise_ratio(mechanism).noise)]
     for change, make in _changes(mechanism, delta, now):
         try:
             other = make()
             if other is not None:
-                found.append(Alternative(change, spent(other, delta), noise_to_clip(other).noise))
+                found.append(Alternative(change, spent(other, delta), noise_ratio(other).noise))
         except ValueError:  # refused: such a run cannot be accounted for
             continue
     return tuple(found)
@@ -273,7 +273,7 @@ def explain(
 
 def _noise(mechanism: Mechanism) -> list[str]:
     """What the noise means for the model: a rule of thumb, no promise of accuracy."""
-    found = noise_to_clip(mechanism)
+    found = noise_ratio(mechanism)
     rows = [
         ["noise multiplier", number(noise_multiplier(mechanism))],
         ["noise of a round's average, in clipping norms per coordinate", number(found.noise)],

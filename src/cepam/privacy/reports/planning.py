@@ -20,7 +20,7 @@ from cepam.privacy.composition.accountant import epsilon as epsilon_of
 from cepam.privacy.composition.calibration import calibrate, calibrate_each
 from cepam.privacy.mechanisms.local import LocalMechanism
 from cepam.privacy.mechanisms.mechanism import Client, Mechanism, Sampling, check_count
-from cepam.privacy.reports.guarantee import NoiseRatio, noise_to_clip
+from cepam.privacy.reports.guarantee import NoiseRatio, noise_ratio
 
 Trust = Literal["server", "secure-aggregation", "nobody"]
 Mode = Literal["per-example", "local-dp-sgd", "client-sampling", "all-clients"]
@@ -146,7 +146,7 @@ class Plan:
     @property
     def noise(self) -> NoiseRatio:
         """The noise of a round's average beside the largest update."""
-        return noise_to_clip(replace(self.mechanism, coordinates=self.federation.coordinates))
+        return noise_ratio(replace(self.mechanism, coordinates=self.federation.coordinates))
 
     @property
     def expectation(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cepam.protocol.vectors import Layout, count, digest, from_vector, kept_positive, to_vector, travelling
+from cepam.protocol.models import Layout, count, digest, from_vector, kept_positive, to_vector, travelling
 
 
 def model(**more: np.ndarray) -> dict[str, np.ndarray]:
