@@ -75,6 +75,7 @@ def page(results: Path, table: Table, mark: str) -> str:
     rows = kept(results)
     scattering = rows["cifar10-scattering cepam"]
     floats = scattering["changes"].get("compression.downlink") == "float32"
+    shown = [task for task in TASKS if of_task(rows, task, "cepam")]
     parts = [
         "# Real tasks: results", mark,
         "What the tasks are and how to run them: [Real tasks](../tasks.md). Scores are on test data, means over seeds "
@@ -82,8 +83,9 @@ def page(results: Path, table: Table, mark: str) -> str:
         "*float32 DP* has the same clipping, noise and epsilon. *Without privacy* trains the same model centrally.",
         "## Presets",
         made(rows.values()),
-        table(["task", "unit, epsilon, delta", "cepam", "float32 DP", "without privacy", "coder", "bytes up / down",
-               "float32, up / down"], [presets(rows, task) for task in TASKS if of_task(rows, task, "cepam")]),
+        table(["task", "unit, epsilon, delta", "cepam", "float32 DP", "without privacy"],
+              [scores(rows, task) for task in shown]),
+        table(["task", "coder", "bytes up / down", "float32, up / down"], [sizes(rows, task) for task in shown]),
         "`auto` is the default coder; rows of coder `layered` were measured before it."
         + (" `cifar10-scattering` was measured with float32 broadcasts; the preset broadcasts quantized models."
            if floats else ""),
@@ -118,13 +120,19 @@ def made(rows: Iterable[Row]) -> str:
     return f"`python bench/tasks.py` ({machines}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))})"
 
 
-def presets(rows: dict[str, Row], task: str) -> list[str]:
-    """One preset's row of the first table."""
+def scores(rows: dict[str, Row], task: str) -> list[str]:
+    """What a preset promises and reaches, beside float32 and training without privacy."""
     ours, plain, free = (of_task(rows, task, name) for name in ("cepam", "float32", "ceiling"))
     assert ours is not None
     judged = f"`{task}`, {JUDGED.get(task, 'accuracy')}"
-    return [judged, promise(ours), score(task, ours), score(task, plain), score(task, free), coder(ours),
-            traffic(ours), traffic(plain)]  # fmt: skip
+    return [judged, promise(ours), score(task, ours), score(task, plain), score(task, free)]
+
+
+def sizes(rows: dict[str, Row], task: str) -> list[str]:
+    """What a preset sends, beside float32."""
+    ours, plain = (of_task(rows, task, name) for name in ("cepam", "float32"))
+    assert ours is not None
+    return [f"`{task}`", coder(ours), traffic(ours), traffic(plain)]
 
 
 def curves(rows: dict[str, Row]) -> Iterable[list[str]]:
