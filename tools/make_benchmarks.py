@@ -979,14 +979,14 @@ def results_table() -> str:
         mine, floats = of_task(stored, task, "cepam"), of_task(stored, task, "float32")
         assert mine is not None
         unit = promise(mine).rpartition(",")[0]
-        judged = "`hospitals`, AUC" if task == "hospitals" else f"`{task}`"
+        judged = f"`{task}`" + {"hospitals": ", AUC", "cifar10": ", frozen public features"}.get(task, "")
         rows.append([judged, unit, score(task, mine), score(task, floats), traffic(mine), traffic(floats), coder(mine)])
     low = quiet()
     head = ["Preset", "Protects, epsilon", "cepam", "float32 DP", "Bytes up / down", "float32, up / down", "Coder"]
     return "\n".join([
         table(head, rows).replace(" --- |", "---|"),
-        f"On MNIST that is {whole[0] / whole[2]:,.0f} times fewer bytes than float32, and {paired(ours, plain)} points "
-        "of accuracy, paired by seed. Noise, then dithered quantization, saves a factor of "
+        f"On MNIST that is {whole[0] / whole[2]:,.0f} times fewer bytes than float32; accuracy differs by "
+        f"{paired(ours, plain)} points, paired by seed. Noise, then dithered quantization, saves a factor of "
         f"{whole[0] / whole[1]:,.0f}. The default coder, `auto`, sends {low['size']:,.0f} weights at "
         f"{low['snr_db']:.0f} dB in {low['bytes']:.0f} bytes; encoding takes {low['encode over noise']:.0f} times as "
         f"long as drawing the noise, decoding {low['decode over noise']:.1f} times.",
