@@ -14,9 +14,9 @@ help:
 	@echo "make flower-demo  MNIST over Flower, with and without cepam, insecure and with TLS (FLOWER_DEMO=--help)"
 	@echo "make test-slow  the longer statistical tests"
 	@echo "make lint       ruff, mypy --strict, import-linter"
-	@echo "make docs       the documentation site in site/, strictly: a broken link fails"
+	@echo "make docs       the documentation site in site/, strictly: a broken link fails, and so do too many words"
 	@echo "make bench      measures rate, speed, accounting and training, into bench/results/ (an hour)"
-	@echo "make pages      writes docs/benchmarks/ from the stored results"
+	@echo "make pages      writes the tables of README and of docs/benchmarks/index.md from the stored results"
 	@echo "make reproduce  the paper's tables, figures and bounds with a verdict on each claim (REPRODUCE=--quick for a look; its docs: cepam reproduce document)"
 	@echo "make fuzz       ten minutes of mutated bytes for every parser (FUZZ_SECONDS=60 for a short one)"
 
@@ -60,6 +60,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.docs
+	$(BIN)/python tools/site_words.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[docs]"
@@ -77,7 +78,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/secure.py 1000000 30
 	$(BIN)/python bench/engine.py --suite main paper --seeds 1
 
-# Pages that are written from results; a test checks that they are current. The site writes those from source.
+# Stored tables that are written from results; a test checks that they are current. The site writes all other pages.
 pages: $(STAMP)
 	$(BIN)/python tools/make_benchmarks.py
 

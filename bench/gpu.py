@@ -1,6 +1,6 @@
 """The GPU as a user sees it: first call, sealed messages and coded blocks beside PyTorch, and are they the CPU's.
 
-    PYTHONPATH=src python bench/gpu.py --only user       # on a CUDA machine: the GPU table of docs/benchmarks/speed.md
+    PYTHONPATH=src python bench/gpu.py --only user       # on a CUDA machine: the GPU table of the site's page "Speed"
     PYTHONPATH=src python bench/gpu.py                   # the same, identity for every lattice and law, and memory
     PYTHONPATH=src python bench/gpu.py --smoke           # through Triton's interpreter: does every section run
 

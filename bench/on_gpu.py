@@ -1,8 +1,8 @@
-"""Rows of docs/tasks.md that want a GPU: CIFAR-10, and the adapters of a language model.
+"""Rows of `bench/tasks.py` that want a GPU: CIFAR-10, and the adapters of a language model.
 
     python bench/on_gpu.py                                  every row that bench/data/on_gpu/rows.json lacks
     python bench/on_gpu.py --only cifar10 --minutes 9       rows of one task, for nine minutes; called again, it goes on
-    python bench/tasks.py --take bench/data/on_gpu/rows.json --write docs/tasks.md
+    python bench/tasks.py --take bench/data/on_gpu/rows.json
     python bench/on_gpu.py --smoke                          few records, two rounds, any machine: does it run
 
 Needs `pip install ".[torch,language]"`; data sets and networks are fetched once. A row that was stopped goes on at the

@@ -1,7 +1,7 @@
 """The search coder beside the limit and the other coders: bits over SNR, real updates, a million weights, time.
 
-    python bench/search.py                # prints; writes bench/results/search.json and the tables of docs/search.md
-    python bench/search.py --only time    # one of them: snr, time, runs (which takes a minute); or only the page
+    python bench/search.py                # prints; writes bench/results/search.json, which the site's pages show
+    python bench/search.py --only time    # one of them: snr, time, runs (which takes a minute)
 
 Bits are those of whole messages, seal and header included; `payload` leaves out the 18 bytes of header and seal. The
 limit is |x|^2 / (2 sigma^2 ln 2). Times are processor time of one thread, the least of several calls of `encode` and
@@ -32,7 +32,6 @@ from cepam import fl
 from cepam.codec.codec import MessageCodec
 from stamp import stamp
 
-PAGE = Path(__file__).parents[1] / "docs" / "search.md"
 RESULTS = Path(__file__).parent / "results" / "search.json"
 WEIGHTS, REPEATS = 39_700, 8
 DECIBELS = (-40, -31, -28, -25, -20, -17, -14, -12, -10, -9, -8, -6, -3, 0)
@@ -182,58 +181,10 @@ def compiling() -> dict[str, float]:
     return found
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
-    """The tables of the page, by name."""
-
-    def table(head: list[str], rows: list[list[str]]) -> str:
-        lines = [head, ["---"] * len(head), *rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-    def whole(bits: float) -> str:
-        return f"{bits / 8:,.0f}" if bits > 80 else f"{bits / 8:.1f}"
-
-    made = {}
-    if "gaussian updates, bits" in found:
-        names = ["limit", "search", "layered Z1", "layered E8", "noise, then SDQ of step sigma"]
-        rows = [
-            [f"{row['snr_db']:.0f}", *(whole(row[name]) for name in names)] for row in found["gaussian updates, bits"]
-        ]
-        made["snr"] = table(["SNR, dB", "limit", "search", "layered, Z1", "layered, E8", "noise, then SDQ"], rows)
-    if "updates of private, bits" in found:
-        head = ["round", "SNR, dB", "limit, bits", "search, bytes", "layered Z1, bytes"]
-        rows = []
-        for row in found["updates of private, bits"]:
-            over = [f"{row['payload over limit']:.2f}", f"{row['payload over limit, layered Z1']:.1f}"]
-            some = [f"{row['limit']:.0f}", f"{row['search'] / 8:.1f}", f"{row['layered Z1'] / 8:.0f}"]
-            rows.append([f"{row['round']:.0f}", f"{row['snr_db']:.1f}", *some, *over])
-        made["runs"] = table([*head, "payload over limit", "the same, layered"], rows)
-    if "time" in found:
-        names = ["encode", "decode", "layered Z1 encode", "layered Z1 decode", "NumPy noise"]
-        rows = [
-            [f"{row['size']:,.0f}", f"{row['snr_db']:.0f}", f"{row['bytes']:,.0f}"]
-            + [f"{row[f'{name} over noise']:.1f}" for name in names]
-            for row in found["time"]
-        ]
-        made["time"] = table(["weights", "SNR, dB", "bytes", "encode", "decode", *names[2:]], rows)
-    return made
-
-
-def write_page(found: dict[str, Any]) -> None:
-    """Writes the tables between their marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in tables(found).items():
-        before, mark, rest = text.partition(f"<!-- table: bench/search.py, {name} -->\n")
-        if mark:
-            text = (
-                before + mark + table + "\n<!-- end of the table -->" + rest.partition("<!-- end of the table -->")[2]
-            )
-    PAGE.write_text(text, encoding="utf-8")
-
-
 def main() -> None:
     """Prints and writes what is asked for."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=("snr", "time", "runs", "page"))
+    parser.add_argument("--only", choices=("snr", "time", "runs"))
     only = parser.parse_args().only
     found: dict[str, Any] = {}
     if only in (None, "snr"):
@@ -243,10 +194,9 @@ def main() -> None:
     if only in (None, "runs"):
         found["updates of private, bits"] = on_real_updates()
     before = json.loads(RESULTS.read_text()) if only else {}
-    stamps = before.get("stamps", {}) | ({} if only == "page" else {only or "all": stamp()})
+    stamps = before.get("stamps", {}) | {only or "all": stamp()}
     found = before | found | {"weights": WEIGHTS, "stamps": stamps}
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    write_page(found)
 
 
 if __name__ == "__main__":

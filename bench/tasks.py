@@ -1,11 +1,9 @@
-"""The table of docs/tasks.md: real tasks, with noise and compression, in float32, and without privacy.
+"""Real tasks, with noise and compression, in float32, and without privacy: the site's page "Real tasks, results".
 
-    python bench/tasks.py                          every row that bench/results/tasks.json does not hold, then the table
+    python bench/tasks.py                          every row that bench/results/tasks.json does not hold
     python bench/tasks.py --only hospitals         rows of one task
     python bench/tasks.py --again --rows cepam     these rows anew, although they are kept
     python bench/tasks.py --take FILE              nothing runs: rows that bench/on_gpu.py measured elsewhere, kept too
-    python bench/tasks.py --table                  nothing runs: the Markdown table of what is kept
-    python bench/tasks.py --write docs/tasks.md    the same, put between the page's marks
 
 A row is `cepam train --preset NAME --simulate --seeds N` with the changes that the row names: the preset itself
 (scheme cepam-gaussian), and float32 updates and models with Gaussian noise (fl+gaussian, the same accountant and
@@ -43,12 +41,10 @@ from cepam.fl.config.settings import checked
 from cepam.fl.data.tables import FOLDS, medpar
 from cepam.fl.models.network import areas
 from cepam.fl.models.sequences import LaggedTokens, token_accuracy, token_loss
-from cepam.fl.runs.summary import interval
 from stamp import graphics
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "tasks.json"
-MARKS = ("<!-- table: bench/tasks.py -->", "<!-- end of the table -->")
 PLAIN = {"compression.scheme": "fl+gaussian", "compression.downlink": "float32"}
 RECORDS = {
     "privacy.unit": "record", "privacy.delta": 7.6e-5, "training.update": "examples",
@@ -332,7 +328,6 @@ def measured(row: Row, runs: Path | None = None) -> dict[str, Any]:
 
 PERPLEXITY = "perplexity"
 JUDGED = {"hospitals": "AUC", "chitchat-lora": PERPLEXITY}
-UNITS = {"record": "record", "client": "user", "none": "–"}
 
 
 def _figure(task: str, score: float, half: float | None) -> str:
@@ -341,81 +336,6 @@ def _figure(task: str, score: float, half: float | None) -> str:
     if task in JUDGED:
         return f"{score:.3f}" + (f" ± {half:.3f}" if half is not None else "")
     return f"{100 * score:.1f}" + (f" ± {100 * half:.1f}" if half is not None else "") + " %"
-
-
-def _bytes(found: dict[str, Any]) -> str:
-    up, down = found["bytes_up"], found["bytes_down"]
-    if up is None or down is None:
-        return "–"
-    return f"{up:,.0f} / {down:,.0f}" + (", `layered`" if found.get("coder") == "layered" else "")
-
-
-def _mean(each: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows of several folds as one: the mean, and the interval over folds."""
-    if len(each) == 1:
-        return each[0]
-    mean, half = interval([one["score"] for one in each])
-    numbers = {name: float(np.mean([one[name] for one in each])) for name in ("bytes_up", "bytes_down", "seconds")
-               if each[0][name] is not None}  # fmt: skip
-    return {**each[0], **numbers, "score": mean, "half_width": half, "data": f"{len(each)} folds"}
-
-
-def table(kept: dict[str, dict[str, Any]]) -> str:
-    """One Markdown table of the presets, then the curves."""
-    lines = [
-        "| task | unit, epsilon, delta | cepam | float32 DP | without privacy | bytes up / down | float32 | seconds |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for task in dict.fromkeys(row.task for row in rows()):
-        found = {
-            name: [each for each in kept.values() if each["task"] == task and each["row"] == name]
-            for name in ("cepam", "float32", "ceiling")
-        }
-        parts = {name: _mean(each) for name, each in found.items() if each}
-        if "cepam" not in parts:
-            continue
-        first = parts["cepam"]
-        cells = [_figure(task, parts[name]["score"], parts[name]["half_width"]) if name in parts else "–"
-                 for name in ("cepam", "float32", "ceiling")]  # fmt: skip
-        plain = parts.get("float32", {"bytes_up": None, "bytes_down": None})
-        judged = f" ({JUDGED.get(task, 'accuracy')})"
-        lines.append(
-            f"| `{task}`{judged} | {UNITS[first['unit']]}, {first['epsilon']:.3g}, {first['delta']:.2g} | "
-            f"{' | '.join(cells)} | {_bytes(first)} | {_bytes(plain)} | {first['seconds']:.0f} |"
-        )
-    return "\n".join([*lines, "", *_curves(kept), "", *_options(kept)])
-
-
-def _options(kept: dict[str, dict[str, Any]]) -> list[str]:
-    lines = ["| CIFAR-10, one network | score | bytes up / down | epsilon |", "|---|---|---|---|"]
-    for name in OPTIONS:
-        found = kept.get(f"cifar10 option {name}")
-        if found is not None:
-            cells = [name, _figure("cifar10", found["score"], found["half_width"]),
-                     _bytes(found), f"{found['epsilon']:.3g}"]  # fmt: skip
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines if len(lines) > 2 else []
-
-
-def _curves(kept: dict[str, dict[str, Any]]) -> list[str]:
-    lines = ["| task | what differs | users | epsilon, delta | score |", "|---|---|---|---|---|"]
-    for row in rows():
-        found = kept.get(row.key)
-        if found is None or not row.name.startswith(("epsilon", "rounds", "users", "records", "cepam", *UNTRAINED)):
-            continue
-        if row.task == "hospitals" and row.data != "fold 0":
-            continue
-        what = {"cepam": "the preset"}.get(row.name, row.name) + (f", {row.data}" if row.task == "hospitals" else "")
-        if found["changes"].keys() - row.changes.keys():  # measured before the row changed
-            what += "".join(f", {name} {value}" for name, value in found["changes"].items())
-        scheme = ", float32" if found["scheme"] == "fl+gaussian" else ""
-        what = f"{what}, no training" if row.name in UNTRAINED else what
-        spent = "–" if found["epsilon"] is None else f"{found['epsilon']:.3g}, {found['delta']:.2g}"
-        lines.append(
-            f"| `{row.task}` | {what}{scheme} | {found['clients'] or '–'} | {spent} | "
-            f"{_figure(row.task, found['score'], found['half_width'])} |"
-        )
-    return lines
 
 
 def keep(kept: dict[str, dict[str, Any]], path: Path) -> None:
@@ -432,14 +352,12 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure rows anew that the results hold")
     parser.add_argument("--take", type=Path, nargs="+", default=[], metavar="FILE", help="run nothing; keep these rows")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="run nothing")
-    parser.add_argument("--write", type=Path, help="page whose marks the table is put between")
     chosen = parser.parse_args()
     kept: dict[str, dict[str, Any]] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
     for path in chosen.take:
         kept |= json.loads(path.read_text())
         keep(kept, chosen.out)
-    for row in [] if chosen.table or chosen.write or chosen.take else rows():
+    for row in [] if chosen.take else rows():
         if (row.key in kept and not chosen.again) or (chosen.only and row.task not in chosen.only) or (
             chosen.rows and row.name not in chosen.rows
         ):  # fmt: skip
@@ -447,10 +365,6 @@ def main() -> None:
         kept[row.key] = measured(row)
         keep(kept, chosen.out)
         print(row.key, _figure(row.task, kept[row.key]["score"], kept[row.key]["half_width"]), flush=True)
-    print(table(kept))
-    if chosen.write:
-        before, _, rest = chosen.write.read_text().partition(MARKS[0])
-        chosen.write.write_text(f"{before}{MARKS[0]}\n{table(kept)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}")
 
 
 if __name__ == "__main__":

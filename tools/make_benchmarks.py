@@ -1,4 +1,7 @@
-"""The benchmark pages: `python tools/make_benchmarks.py` writes docs/benchmarks/*.md from the stored results.
+"""The benchmark pages, the overview of them, and the table of README, from the stored results.
+
+    python tools/make_benchmarks.py                  writes docs/benchmarks/index.md and the table of README.md
+    python tools/make_benchmarks.py --pages FOLDER   writes every page there; the site makes them when it is built
 
 Sources are bench/results/*.json and studies/peers/results/*.json. Every figure of a page comes from these
 files. Every table names its command, machine and date, or says that an older file did not record them.
@@ -6,22 +9,30 @@ files. Every table names its command, machine and date, or says that an older fi
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cepam.fl.config.presets import preset_values
+from cepam.fl.config.settings import Settings
 from cepam.fl.runs.summary import interval
 from cepam_peers.__main__ import TRIPS
-from cepam_peers.report import BEGIN, END, engine_rows, tables
+from cepam_peers.report import engine_rows, tables
 from cepam_peers.tasks import TASKS
 from cepam_peers.updates import table as peers_table
+from site_tasks import coder, of_task, promise, score, traffic
+from site_tasks import kept as kept_tasks
+from site_tasks import page as tasks_page
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, SUMS = ROOT / "bench" / "results", ROOT / "studies" / "peers" / "results" / "sums.json"
 PEERS = SUMS.with_name("updates.json")
 PAGES = ROOT / "docs" / "benchmarks"
+README = ROOT / "README.md"
 MARK = "<!-- Written by `python tools/make_benchmarks.py`; edit the script or rerun the benchmark, not this page. -->"
+MARKS = ("<!-- results: python tools/make_benchmarks.py -->", "<!-- /results -->")
 MISSING = "not recorded"
 Row = dict[str, Any]
 
@@ -57,7 +68,8 @@ def measured(stamp: Row | None, command: str, machine: str = "") -> str:
 def percent(values: Sequence[float], sign: str = "") -> str:
     """Mean in per cent and its 95 % confidence interval where there are several values."""
     middle, half = interval([100 * value for value in values])
-    return f"{middle:{sign}.2f}" + ("" if half is None else f" ± {half:.2f}")
+    shown = f"{middle:{sign}.2f}" if abs(middle) >= 0.005 else "0.00"
+    return shown + ("" if half is None else f" ± {half:.2f}")
 
 
 def mean(values: Iterable[float]) -> float:
@@ -90,8 +102,9 @@ def rate() -> str:
         "# Rate: bits per coordinate", MARK,
         "Bits per coordinate are 8 times the bytes of the whole message over the number of coordinates: header, seal "
         "and side information included. float32 is 32. What determines the rate: [Compression](../compression.md).",
+        *over_snr(),
+        "## The layered quantizer against the noise scale",
         "![Bits per coordinate against the noise scale](../img/rate.png)",
-        "## Against the noise scale",
         "Updates of l2 norm 1 with 6,422 coordinates, gradients of one record early in training, Gaussian noise of "
         "standard deviation sigma. The last four rows are computed for independent entries of known distribution, "
         "without a header: the quantizer's entropy, a bound for every scheme, and two schemes with an ideal coder.",
@@ -135,7 +148,54 @@ def rate() -> str:
     return "\n\n".join(parts)
 
 
+OVERHEAD = 8 * 18  # bits of header and seal
+
+
+def over_snr() -> list[str]:
+    """The default coder beside its limit and other coders, over the ratio of update to noise."""
+    found = result("search")
+    names = ("limit", "search", "layered Z1", "layered E8", "noise, then SDQ of step sigma")
+    rows = []
+    for row in found["gaussian updates, bits"]:
+        shares = [(row[name] - OVERHEAD) / row["limit"] for name in ("search", "layered Z1")]
+        rows.append([f"{row['snr_db']:.0f}", *(f"{row[name]:,.0f}" for name in names), f"{32 * found['weights']:,}",
+                     *(f"{share:.1f}" for share in shares)])  # fmt: skip
+    real = [[f"{row['round']:.0f}", f"{row['snr_db']:.1f}", f"{row['limit']:.0f}", f"{row['search']:,.0f}",
+             f"{row['layered Z1']:,.0f}", f"{row['payload over limit']:.1f}",
+             f"{row['payload over limit, layered Z1']:.1f}"]
+            for row in found["updates of private, bits"]]  # fmt: skip
+    head = ["default coder", "layered, Z1", "layered, E8", "noise, then SDQ", "float32"]
+    ratios = ["payload over limit", "the same, layered Z1"]
+    return [
+        "## The default coder over the ratio of update to noise",
+        f"Bits of whole messages of {found['weights']:,} independent Gaussian weights. *SNR* is the mean square of the "
+        "update over that of the noise; *limit* is the information I = |x|²/(2σ² ln 2). Ratios leave out the 18 bytes "
+        "of header and seal. Above -8.5 dB the default coder is the layered quantizer ([The search "
+        "coder](../search.md)).",
+        measured(found["stamps"].get("snr", found["stamps"].get("all")), ""),
+        table(["SNR, dB", "limit", *head, *ratios], rows),
+        "Clipped updates of six clients in rounds of preset `private`, means:",
+        measured(found["stamps"].get("runs", found["stamps"].get("all")), ""),
+        table(["round", "SNR, dB", "limit", "default coder", "layered, Z1", *ratios], real),
+    ]  # fmt: skip
+
+
 # Speed
+
+
+def searched_on_cpu() -> list[str]:
+    """Time of the default coder where it searches."""
+    found = result("search")
+    names = ("encode", "decode", "layered Z1 encode", "layered Z1 decode", "NumPy noise")
+    return [
+        "## The default coder on a CPU",
+        "Where noise is far above the update. Times are relative to `x + sigma * torch.randn` of float32 on the same "
+        "machine, one thread, sealing included.",
+        measured(found["stamps"].get("time", found["stamps"].get("all")), ""),
+        table(["weights", "SNR, dB", "bytes", "encode", "decode", "layered encode", "layered decode", "NumPy noise"],
+              ([f"{row['size']:,.0f}", f"{row['snr_db']:.0f}", f"{row['bytes']:,.0f}",
+                *(f"{row[f'{name} over noise']:.1f}" for name in names)] for row in found["time"])),
+    ]  # fmt: skip
 
 
 def giga(found: Row, *names: str) -> str:
@@ -167,7 +227,8 @@ def speed() -> str:
     parts = [
         "# Speed", MARK,
         "Read the ratios: times compare schemes, not machines. `cepam bench` measures yours. See [GPU](../gpu.md).",
-        "## Encode and decode on a CPU",
+        *searched_on_cpu(),
+        "## The layered quantizer on a CPU",
         "Ten million coordinates, Laplace entries of root mean square 0.0125, sigma 0.01, one thread unless a row "
         "says otherwise, sealing included.",
         measured(kept.get("stamp", kept.get("machine")), "python bench/speed.py"),
@@ -184,7 +245,7 @@ def speed() -> str:
         table(["codec", "first encode, s", "first decode, s", "all compiled after, s"],
               ([f"`{row['codec']}`", *(f"{row[name]:.1f}" for name in
                 ("encode_seconds", "decode_seconds", "compiled_after_seconds"))] for row in first["rows"])),
-        "## Encode and decode on a GPU",
+        "## The layered quantizer on a GPU",
         "Billions of coordinates per second, median by the clock, sigma 0.01. Blocks are coded on the GPU and sealed "
         "on the host.",
         measured(gpu.get("stamps", {}).get("user"), "python bench/gpu.py --only user", gpu["device"]),
@@ -282,6 +343,17 @@ def accuracies(runs: dict[int, Row]) -> list[float]:
     return [runs[seed]["accuracy"][0] for seed in sorted(runs)]
 
 
+EARLIER = (
+    "Rows of coder `layered` are older than the default coder and than the downlink rules that presets ship: their "
+    "step has factor 64, exponent 1 and no hysteresis."
+)
+
+
+def coder_of(runs: dict[int, Row]) -> str:
+    """The coder of the runs' messages: older runs, whose file has no stamp, had the layered quantizer."""
+    return "`auto`" if all("stamp" in run for run in runs.values()) else "`layered`"
+
+
 def average(runs: dict[int, Row], name: str) -> float:
     """The mean of a figure over seeds."""
     return mean(run[name] for run in runs.values())
@@ -366,25 +438,26 @@ def training() -> str:
         "1e-5. Presets: [Train in simulation](../train.md).",
         "## Preset `private` and other schemes",
         "MNIST, 30 clients, 600 rounds, 39,700 weights on fixed scattering features, epsilon 1.99, five seeds. MB are "
-        "those of all clients over the whole run. Rows with dithered quantization or a float32 downlink are of the "
-        "layered quantizer and a downlink step of factor 64.",
+        "those of all clients over the whole run. Row three has the layered quantizer; row two a downlink step of "
+        "factor 64, where the preset has 256.",
         engine("main", made), main,
         "## Over epsilon",
         "Features: preset `private`. CNN: preset `convolutional`. Learning rates were chosen on held-out records; "
-        "that is not in epsilon. Seeds are in parentheses.",
+        "that is not in epsilon. Other settings of `convolutional` were chosen by test accuracy on one seed. Seeds are "
+        "in parentheses.",
         engine("budgets convolutional", budget_runs), budgets,
         "## Without secret sampling",
-        "Preset `dp-ftrl`: correlated noise, a fixed order of records, epsilon 1.99.",
+        f"Preset `dp-ftrl`: correlated noise, a fixed order of records, epsilon 1.99. {EARLIER}",
         engine("no-sampling", (runs for _, runs in ftrl)),
-        table(["data", "dropouts", "seeds", "test accuracy, %", "bits per coordinate up", "down"],
+        table(["data", "dropouts", "seeds", "test accuracy, %", "coder", "bits per coordinate up", "down"],
               ([settings["data.name"], f"{100 * settings.get('clients.dropout_rate', 0.0):g} %", len(runs),
-                percent(accuracies(runs)), f"{average(runs, 'bits_up'):.3f}", f"{average(runs, 'bits_down'):.3f}"]
-               for settings, runs in ftrl)),
+                percent(accuracies(runs)), coder_of(runs), f"{average(runs, 'bits_up'):.3f}",
+                f"{average(runs, 'bits_down'):.3f}"] for settings, runs in ftrl)),
         "## User-level privacy",
-        "Preset `users`: epsilon of all records of one client, sampled cohorts, MNIST.",
+        f"Preset `users`: epsilon of all records of one client, sampled cohorts, MNIST. {EARLIER}",
         engine("users", (runs for _, runs in users)),
-        table(["epsilon", "seeds", "test accuracy, %", "bits per coordinate up", "down"],
-              ([f"{settings['privacy.epsilon']:g}", len(runs), percent(accuracies(runs)),
+        table(["epsilon", "seeds", "test accuracy, %", "coder", "bits per coordinate up", "down"],
+              ([f"{settings['privacy.epsilon']:g}", len(runs), percent(accuracies(runs)), coder_of(runs),
                 f"{average(runs, 'bits_up'):.3f}", f"{average(runs, 'bits_down'):.3f}"]
                for settings, runs in sorted(users, key=lambda each: each[0]["privacy.epsilon"]))),
         "## Personalized layers",
@@ -441,8 +514,8 @@ def per_example() -> list[str]:
         "A training step with `PerExampleGradients`, its gradients clipped one by one, beside a plain step: times and "
         "the most memory beyond the model's, relative to plain. The columns of Opacus are times too.",
     ]
-    for key, kept in result("per_example").items():
-        found, rows = kept["figures"], []
+    for key, stored in result("per_example").items():
+        found, rows = stored["figures"], []
         for each in found["cases"]:
             ways = {row["way"]: row for row in each["rows"]}
             plain, ours = ways["plain"], ways["ours"]
@@ -456,7 +529,7 @@ def per_example() -> list[str]:
         device, precision = key.split()
         parts += [
             f"### {'GPU' if device == 'cuda' else 'CPU'}, {precision}{' autocast' if precision == 'bfloat16' else ''}",
-            measured(kept["stamp"], ""),
+            measured(stored["stamp"], ""),
             table(["model", "weights", "batch", "plain, ms", "time", "memory", f"Opacus {found['opacus']}",
                    "Opacus, ghost norms"], rows),
         ]  # fmt: skip
@@ -590,7 +663,9 @@ def secure_aggregation() -> str:
     ]
     parts += [
         "## In training",
-        "Preset `private`, MNIST, 30 clients, 600 rounds, epsilon 1.99, paired by seed with the trusted server.",
+        "Preset `private`, MNIST, 30 clients, 600 rounds, epsilon 1.99, paired by seed with the trusted server."
+        + ("" if coder_of(cases[1]) == "`auto`" else " Rows of secure aggregation had a downlink step of factor 64, "
+           "where the preset has 256: their bits down are those of an older rule."),
         engine("sum", cases),
         table(["", "seeds", "test accuracy, %", "minus trusted server, points", "bits per coordinate up", "down",
                "processor seconds"],
@@ -603,7 +678,7 @@ def secure_aggregation() -> str:
         "of their vectors alone, padded to a power of two: protocol messages are not counted, in their favour.",
         "`python -m cepam_peers --seeds 5 --processes 16`, `python bench/engine.py --suite sum sketches` "
         + provenance(run.get("stamp", {}) for run in sums),
-        f"{BEGIN}\n\n{tables(sums, ours)}\n{END}",
+        tables(sums, ours),
         "![Test accuracy against bits per coordinate up for every mechanism](../img/sums.png)",
     ]  # fmt: skip
     return "\n\n".join(parts)
@@ -683,15 +758,17 @@ def public_points() -> list[str]:
         rows.append([f"`{job['preset']}`", *told, f"{bits:.3f}",
                      percent([row["accuracy"] for row in by_seed.values()]), percent(off, "+") if off else "",
                      len(by_seed)])  # fmt: skip
+    shipped = Settings.of(preset_values("users")).compression.downlink_step_factor
     return [
         "## The chosen rules in the engine",
-        "MNIST test data. Messages were coded after the runs.",
+        "MNIST test data. Messages were coded after the runs. Preset `private` ships this rule; preset `users` ships "
+        f"factor {shipped:g}, a finer step than the one measured here.",
         measured(found.get("stamp"), "python bench/downlink_gpu.py --run FOLDER; --code FOLDER"),
         table(["preset", "step factor", "exponent", "zone", "bits per coordinate", "test accuracy, %",
                "minus float32, points", "seeds"], rows),
         "## Public prediction",
         "Energy left in an update less the best multiple of a public vector from past broadcasts, and bytes of whole "
-        "messages of the layered coder with the vector `last`. One seed, four clients per round.",
+        "messages of the layered quantizer with the vector `last`. One seed, four clients per round.",
         table(["preset", "rounds", "last", "aggregate", "ten rounds", "bytes", "bytes, predicted"],
               ([f"`{row['job']['preset']}`", "{} to {}".format(*part["rounds"]),
                 *(f"{100 * part['left'][name]:.1f} %" if name in part["left"] else ""
@@ -759,7 +836,7 @@ def peers() -> str:
         "FLARE's arrays alone, bare payloads for mechanisms that we wrote. All but ours broadcast float32; our "
         "quantized downlink would serve them too.\n"
         "- **Seconds** are processor seconds per run on two shared cores. **Lines** are those that a user adds.\n"
-        "- Missing rows were not run; the command above the table adds them.\n"
+        "- Missing rows were not run.\n"
         "- **Opacus, central**, holds all records on one machine: a ceiling.",
     ]  # fmt: skip
     for task, told in TASKS.items():
@@ -831,61 +908,138 @@ def peers_notes(rows: list[Row]) -> list[str]:
 
 
 def overview() -> str:
-    """One figure of each page."""
-    ours = runs_of(PRIVATE)
-    plain = runs_of(PRIVATE | {"compression.scheme": "fl+gaussian", "compression.downlink": "float32"})
+    """What is measured where: a question, one figure, the page and the command."""
+    ours, plain = runs_of(PRIVATE), float_runs()
     moved = [sum(average(runs, way) for way in ("bytes_up", "bytes_down")) for runs in (plain, ours)]
-    encode = next(row for row in result("speed")["speed"] if row["what"] == "encode, Gaussian, n = 1")
     gpu = result("gpu")[f"tensor to sealed bytes, Integer(1), {2**28}"]
     answer = result("privacy")["rows"][0]
     secure = max((each["figures"] for each in result("secure").values() if "processor_seconds" in each["figures"]),
                  key=lambda found: (found["coordinates"], -found["dropped"]))  # fmt: skip
-    largest = result("scale")["rows"][-1]
+    largest, hospitals = result("scale")["rows"][-1], of_task(kept_tasks(RESULTS), "hospitals", "cepam")
+    low = quiet()
     rows = [
-        ["How small are messages?", f"{average(ours, 'bits_up'):.3f} bits per coordinate up, "
-         f"{average(ours, 'bits_down'):.3f} down (preset `private`); float32 is 32", "[Training](training.md)"],
-        ["How many bytes are saved?", f"{moved[0] / moved[1]:,.0f} times fewer, both directions together",
-         "[Training](training.md)"],
-        ["What does that cost in accuracy?", f"{paired(ours, plain)} points against float32, paired by seed",
-         "[Training](training.md)"],
-        ["How does the rate depend on the noise?", "table and picture", "[Rate](rate.md)"],
-        ["How fast is the layered quantizer?",
-         f"encode takes {encode['nanoseconds']:.1f} ns per coordinate on one thread, "
-         f"{encode['ratio']:.2f} times drawing the noise", "[Speed](speed.md)"],
-        ["The same on a GPU?", f"{gpu['giga_coordinates_a_second']:.1f} billion coordinates per second to sealed bytes",
-         "[Speed](speed.md)"],
-        ["How fast is the accountant?", f"{answer['what']}: {answer['processor_seconds']:.3f} s",
-         "[Accounting](accounting.md)"],
-        ["What does secure aggregation cost?", f"{secure['bits_per_coordinate']:.2f} bits per coordinate up and "
+        ["Bytes of training?", f"preset `private`: {moved[0] / moved[1]:,.0f} times fewer than float32, both ways",
+         "[Training](training.md)", "bench/engine.py"],
+        ["Accuracy?", f"{paired(ours, plain)} points against float32, paired by seed", "[Training](training.md)",
+         "bench/engine.py"],
+        ["Real tasks?", f"`hospitals`: AUC {score('hospitals', hospitals)} at epsilon 2", "[Real tasks](tasks.md)",
+         "bench/tasks.py"],
+        ["Other tools?", "Flower, FLARE, Opacus and rival mechanisms at equal epsilon", "[Other tools](peers.md)",
+         "-m cepam_peers.updates"],
+        ["Size of a message?", f"{low['bytes']:.0f} bytes for {low['size']:,.0f} weights at {low['snr_db']:.0f} dB, "
+         "default coder", "[Rate](rate.md)", "bench/search.py"],
+        ["Time on a CPU?", f"the same message: {low['encode over noise']:.0f} times drawing the noise to encode, "
+         f"{low['decode over noise']:.1f} times to decode", "[Speed](speed.md)", "bench/search.py"],
+        ["Time on a GPU?", f"layered quantizer: {gpu['giga_coordinates_a_second']:.1f} billion coordinates per second "
+         "to sealed bytes", "[Speed](speed.md)", "bench/gpu.py"],
+        ["The accountant?", f"{answer['what']}: {answer['processor_seconds']:.3f} s", "[Accounting](accounting.md)",
+         "bench/privacy.py"],
+        ["Secure aggregation?", f"{secure['bits_per_coordinate']:.2f} bits per coordinate up and "
          f"{secure['processor_seconds']['client train']:.3f} s per client at {secure['coordinates']:,} coordinates",
-         "[Secure aggregation](secure-aggregation.md)"],
-        ["What does a coarser downlink cost?", "tables by step", "[Downlink](downlink.md)"],
-        ["How does it compare with other tools?", "Flower, FLARE, Opacus and rival mechanisms at equal epsilon",
-         "[Other tools](peers.md)"],
-        ["How many clients can a simulation have?", f"{largest['clients']:,}: {largest['seconds_a_round']:.2f} s per "
-         f"round with {largest['cohort']:,} sampled", "[Scale](scale.md)"],
+         "[Secure aggregation](secure-aggregation.md)", "bench/secure.py"],
+        ["The downlink?", f"{average(ours, 'bits_down'):.3f} bits per coordinate (preset `private`)",
+         "[Downlink](downlink.md)", "bench/downlink.py"],
+        ["Large populations?", f"{largest['clients']:,} clients: {largest['seconds_a_round']:.2f} s per round with "
+         f"{largest['cohort']:,} sampled", "[Scale](scale.md)", "bench/scale.py"],
     ]  # fmt: skip
     return "\n\n".join([
         "# Benchmarks", MARK,
-        "One figure of each page. The pages name machine, command and date; stored results have versions too. The "
-        "paper's own experiments are in [the reproduction](../paper/reproduction.md).",
-        table(["question", "figure", "page"], rows),
+        "What is measured, one figure of each page, and the command behind it. Each table of a page names command, "
+        "machine and date. `make docs` builds the pages from `bench/results`; `python tools/make_benchmarks.py "
+        "--pages FOLDER` writes them as Markdown. The paper's own experiments are in [the "
+        "reproduction](../paper/reproduction.md).",
+        table(["what", "figure", "page", "`python …`"], ([*row[:3], f"`{row[3]}`"] for row in rows)),
     ])  # fmt: skip
 
 
+def float_runs() -> dict[int, Row]:
+    """The runs beside preset `private` with float32 in both directions."""
+    return runs_of(PRIVATE | {"compression.scheme": "fl+gaussian", "compression.downlink": "float32"})
+
+
+def quiet() -> Row:
+    """The stored message of preset `private`'s size where the noise is 30 dB above the update."""
+    here = (result("search")["weights"], -30.0)
+    return dict(next(row for row in result("search")["time"] if (row["size"], row["snr_db"]) == here))
+
+
+# README
+
+
+def results_table() -> str:
+    """README's results: MNIST and the real tasks, beside float32 at the same noise, with the coder of each row."""
+    ours, plain = runs_of(PRIVATE), float_runs()
+    sdq = runs_of(PRIVATE | {"compression.scheme": "fl+gaussian+sdq"})
+    whole = [sum(average(runs, way) for way in ("bytes_up", "bytes_down")) for runs in (plain, sdq, ours)]
+    messages = 30 * PRIVATE["training.rounds"]
+
+    def moved(runs: dict[int, Row]) -> str:
+        return " / ".join(f"{average(runs, way) / messages:,.0f}" for way in ("bytes_up", "bytes_down"))
+
+    rows = [["`private`: MNIST", f"record, {PRIVATE['privacy.epsilon']}", f"{percent(accuracies(ours))} %",
+             f"{percent(accuracies(plain))} %", moved(ours), moved(plain), coder_of(ours)]]  # fmt: skip
+    stored = kept_tasks(RESULTS)
+    for task in ("hospitals", "chitchat-prompts", "shakespeare", "cifar10"):
+        mine, floats = of_task(stored, task, "cepam"), of_task(stored, task, "float32")
+        assert mine is not None
+        unit = promise(mine).rpartition(",")[0]
+        judged = f"`{task}`" + {"hospitals": ", AUC", "cifar10": ", frozen public features"}.get(task, "")
+        rows.append([judged, unit, score(task, mine), score(task, floats), traffic(mine), traffic(floats), coder(mine)])
+    low = quiet()
+    head = ["Preset", "Protects, epsilon", "cepam", "float32 DP", "Bytes up / down", "float32, up / down", "Coder"]
+    return "\n".join([
+        table(head, rows).replace(" --- |", "---|"),
+        f"On MNIST that is {whole[0] / whole[2]:,.0f} times fewer bytes than float32; accuracy differs by "
+        f"{paired(ours, plain)} points, paired by seed. Noise, then dithered quantization, saves a factor of "
+        f"{whole[0] / whole[1]:,.0f}. The default coder, `auto`, sends {low['size']:,.0f} weights at "
+        f"{low['snr_db']:.0f} dB in {low['bytes']:.0f} bytes; encoding takes {low['encode over noise']:.0f} times as "
+        f"long as drawing the noise, decoding {low['decode over noise']:.1f} times.",
+    ])  # fmt: skip
+
+
+def with_results(readme: str) -> str:
+    """README's text with its table renewed.
+
+    Raises:
+        ValueError: The two marks are missing.
+    """
+    before, begin, rest = readme.partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not begin or not end:
+        raise ValueError(f"README.md must have the lines {MARKS[0]} and {MARKS[1]}")
+    return f"{before}{begin}\n{results_table()}\n{end}{after}"
+
+
 WRITERS: dict[str, Callable[[], str]] = {
-    "index": overview, "rate": rate, "speed": speed, "training": training, "accounting": accounting,
-    "secure-aggregation": secure_aggregation, "downlink": downlink, "scale": scale, "peers": peers,
+    "training": training, "tasks": lambda: tasks_page(RESULTS, table, MARK), "peers": peers, "rate": rate,
+    "speed": speed, "accounting": accounting, "secure-aggregation": secure_aggregation, "downlink": downlink,
+    "scale": scale,
 }  # fmt: skip
 
 
+def tidy(text: str) -> str:
+    """The text with single empty lines and one at its end."""
+    return text.replace("\n\n\n", "\n\n").rstrip("\n") + "\n"
+
+
 def pages() -> dict[str, str]:
-    """Every page by its file name."""
-    return {f"{name}.md": write().replace("\n\n\n", "\n\n").rstrip("\n") + "\n" for name, write in WRITERS.items()}
+    """Every page that the site makes, by its file name; the overview is stored."""
+    return {f"{name}.md": tidy(write()) for name, write in WRITERS.items()}
+
+
+def main() -> None:
+    """Write what is stored, or every page into a folder."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--pages", type=Path, metavar="FOLDER", help="write every page into this folder, nothing else")
+    folder = parser.parse_args().pages
+    if folder is None:
+        (PAGES / "index.md").write_text(tidy(overview()), encoding="utf-8")
+        README.write_text(with_results(README.read_text(encoding="utf-8")), encoding="utf-8")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in {"index.md": tidy(overview()), **pages()}.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    PAGES.mkdir(exist_ok=True)
-    for name, text in pages().items():
-        (PAGES / name).write_text(text, encoding="utf-8")
-        print(f"written: docs/benchmarks/{name}")
+    main()

@@ -1,4 +1,4 @@
-"""A reader of broadcast messages written from docs/downlink.md alone, in plain Python and rational numbers.
+"""A reader of broadcast messages written from docs/wire.md, section 12, alone, in plain Python and rational numbers.
 
 It shares no code with the package; keystream, arithmetic code and logarithms are those of `wire_reader`.
 """

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 WHOLE = [
     "models-and-tensors.md", "own.md", "train.md", "laws.md", "index.md", "accounting.md",
-    "compression.md", "data.md", "downlink.md", "exactness.md",
+    "compression.md", "data.md", "downlink.md", "exactness.md", "search.md",
 ]  # fmt: skip
 FRAGMENTS = [
     "../README.md", "user-level.md", "no-secret-sampling.md", "secure-aggregation.md", "production.md",

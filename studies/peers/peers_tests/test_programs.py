@@ -13,7 +13,7 @@ import pytest
 from cepam import fl
 from cepam_peers.picture import SHOWN, draw
 from cepam_peers.tasks import TASKS, Problem, epsilon_of, noise_for
-from cepam_peers.updates import BEGIN, END, RESULTS, by_engine, by_program, keep, score_of, summary, table
+from cepam_peers.updates import RESULTS, by_engine, by_program, keep, score_of, table
 
 ROOT = Path(__file__).parents[3]
 CLIENTS, ROUNDS = 12, 4
@@ -148,9 +148,7 @@ def test_rows_become_a_table_and_a_picture(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "rows.json"]
 
 
-def test_the_picture_and_the_table_of_readme_show_what_is_kept() -> None:
-    """`python -m cepam_peers.updates --report docs` writes them."""
+def test_the_picture_shows_what_is_kept() -> None:
+    """`python -m cepam_peers.updates --report docs` writes it."""
     rows = json.loads((ROOT / RESULTS).read_text(encoding="utf-8"))
     assert (ROOT / "docs" / "img" / "peers.svg").read_text(encoding="utf-8") == draw(rows)
-    shown = (ROOT / "README.md").read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
-    assert shown.strip() == summary(rows)

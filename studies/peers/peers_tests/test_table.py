@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cepam import fl
-from cepam_peers.__main__ import ENGINE, RESULTS, ROWS, TRIPS, measure, run
-from cepam_peers.report import BEGIN, END, MISSING, NAMES, draw, engine_rows, put_into, table, tables
+from cepam_peers.__main__ import ROWS, measure, run
+from cepam_peers.report import MISSING, NAMES, draw, table, tables
 
 ROOT = Path(__file__).parents[3]
 SMALL = {
@@ -89,14 +89,3 @@ def test_sketches_of_several_sizes_have_a_table_of_their_own() -> None:
     said = tables([], [*engine, row("sum-sketch-400", 1, 0.87) | {"numbers": 400}])
     assert "| 400 | 1 | 87.00 | -3.00 | 2.00 |" in said
     assert "| 1,600 | 1 | 89.00 | -1.00 | 2.00 |" in said
-
-
-def test_the_page_shows_what_is_kept(tmp_path: Path) -> None:
-    """The table of docs/benchmarks is that of the results in the repository: `python -m cepam_peers --report docs`."""
-    page = (ROOT / "docs" / "benchmarks" / "secure-aggregation.md").read_text()
-    shown = page.partition(BEGIN)[2].partition(END)[0].strip()
-    kept = json.loads((ROOT / RESULTS / "sums.json").read_text())
-    assert shown == tables(kept, engine_rows(ROOT / ENGINE, TRIPS)).strip()
-    (tmp_path / "page.md").write_text("no marks")
-    with pytest.raises(ValueError, match="must have the lines"):
-        put_into(tmp_path / "page.md", "")

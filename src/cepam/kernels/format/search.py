@@ -28,7 +28,7 @@ CLASSES = 14
 LAYERED_ONLY = 2 * SIZES * CLASSES
 """In the place of a class byte: the whole segment is the layered quantizer's."""
 VECTOR_BITS, PROPOSAL_BITS = 12, 20
-"""J and K have at most so many bits; an encoder needs more with chance under 2^-180 (docs/search.md)."""
+"""J and K have at most so many bits; an encoder needs more with chance under 2^-180 (docs/proofs/search-coder.md)."""
 MOST_VECTORS, MOST_PROPOSALS = (1 << VECTOR_BITS) - 1, (1 << PROPOSAL_BITS) - 1
 CAP, HALF_CAP = 1.5, 1.2
 """c of the theorem, of a block and of its halves: theirs are most often thrown away."""

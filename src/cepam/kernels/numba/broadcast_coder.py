@@ -5,7 +5,7 @@ dither modulo 2**t, so a finer grid contains every coarser one; a point is the q
 
 A difference is mostly zeros. Three kinds of decision code it: is it zero, is it positive, how large is it. Contexts are
 half octaves of a local mean of sizes, which starts at the block's own and follows what was decoded. Contexts start
-from the odds of a two-sided geometric law of that mean: a block has next to nothing to learn (docs/downlink.md).
+from the odds of a two-sided geometric law of that mean: a block has little to learn (docs/wire.md, section 12).
 """
 
 from __future__ import annotations

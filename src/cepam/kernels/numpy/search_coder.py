@@ -1,4 +1,4 @@
-"""The search coder in NumPy, part by part as docs/search.md states it: the reference."""
+"""The search coder in NumPy, part by part as docs/proofs/search-coder.md states it: the reference."""
 
 from __future__ import annotations
 

@@ -709,7 +709,7 @@ def spent(accountant: Accountant | Mechanism, delta: float, rounds: int | None =
     Adjacency, sampling, colluders: as recorded. Trust: trusted server. Rests on: as
     `cepam.privacy.epsilon`.
     Guarantee: never below the truth, on a coarser grid than `epsilon`: at most 2e-4 relative above it, and
-    several times faster (docs/benchmarks/accounting.md has the figures).
+    several times faster (the benchmark page on accounting has the figures).
     """
     if rounds is not None:
         check_count("rounds", rounds, 0)

@@ -307,7 +307,7 @@ def _searched(mechanism: Mechanism) -> list[int]:
 
 
 _LEAST_ANSWER = 0.09
-"""E min(q, c) at the largest |x|^2 that is searched: at least that of one ratio alone (docs/search.md)."""
+"""E min(q, c) at the largest |x|^2 that is searched: at least that of one ratio alone (docs/proofs/search-coder.md)."""
 _RACES = 2.0**-41
 """Two races, whose times are right to 2^-50 a step: e^(2 (4 + 64) 2^-50) each, and a rounding of every ratio."""
 
@@ -322,7 +322,7 @@ def search_error(places: int) -> float:
     """What the search coder adds to eta: for each level that is searched, g twice, the scores twice, and the races.
 
     g is drawn as the layered quantizer's error at zero. Its table errors are taken at |y|^2 <= 2 |y - x|^2 + 2 |x|^2.
-    Guarantee: docs/search.md, "Finite words".
+    Guarantee: docs/proofs/search-coder.md, "Finite words".
     """
     each, law = 0.0, Gaussian(math.nextafter(2.0, 1.0))  # the largest scale over its unit
     for i in range(search.SMALLEST, search.LARGEST + 1):
@@ -339,7 +339,7 @@ def search_error(places: int) -> float:
 def search_miss(places: int) -> float:
     """What the search coder adds to kappa: of each level c times what its vectors' words miss, and 2^-68 a part.
 
-    Guarantee: docs/search.md, "Finite words".
+    Guarantee: docs/proofs/search-coder.md, "Finite words".
     """
     parts = search.SEARCHED_LEVELS * -(-places >> search.SMALLEST)
     return search.SEARCHED_LEVELS * search.CAP * places * word_miss(Gaussian(1.0), 1) + parts * 2.0**-68
@@ -350,7 +350,8 @@ def _moved(kinds: Kinds, kappa: float, seen: Shown, places: int = 0) -> float:
 
     Of the search coder, which may take so many places, a block is one sub-vector.
 
-    Guarantee: docs/proofs/finite-precision.md, "Sums"; docs/search.md; tests/privacy/test_slack.py integrates it.
+    Guarantee: docs/proofs/finite-precision.md, "Sums"; docs/proofs/search-coder.md;
+    tests/privacy/test_slack.py integrates it.
     """
     if seen.shift is None or STEEPEST * seen.shift > DEEPEST:
         return 1.0

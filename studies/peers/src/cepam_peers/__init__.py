@@ -1,1 +1,1 @@
-"""Other mechanisms for a private sum, on the same presets (docs/benchmarks/secure-aggregation.md)."""
+"""Other mechanisms for a private sum, on the same presets (docs/benchmarks/index.md)."""

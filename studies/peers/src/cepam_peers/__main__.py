@@ -2,7 +2,7 @@
 
     python -m cepam_peers --seeds 5 --processes 16           every row that studies/peers/results does not hold yet
     python -m cepam_peers --seeds 5 --processes 16 --dropout 0.1
-    python -m cepam_peers --report docs                      nothing runs: the table in docs/benchmarks, img/sums.png
+    python -m cepam_peers --report docs                      nothing runs: the table, and docs/img/sums.png
     python -m cepam_peers --rows sum,ddg-16 --rounds 50 --out /tmp/look
 
 Runs are simulations, paired by seed. Rivals' bytes are those of their vectors: their key agreement and shares come on
@@ -29,7 +29,7 @@ from cepam.fl.aggregation.trusted_server import Aggregator, AggregatorContext
 from cepam.fl.simulation import aggregator_for
 from cepam.privacy import fingerprint
 from cepam.verify.benchmark import machine
-from cepam_peers.report import Found, draw, engine_rows, place_of, put_into, tables
+from cepam_peers.report import Found, draw, engine_rows, place_of, tables
 from cepam_peers.rivals import LegacyQuantization, RivalUplink, RotatedIntegers
 
 Make = Callable[[AggregatorContext], Aggregator]
@@ -138,13 +138,14 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.0, help="the chance that a client is missing in a round")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--report", type=Path, metavar="DOCS", help="nothing runs: what is kept goes into this folder")
+    parser.add_argument(
+        "--report", type=Path, metavar="DOCS", help="nothing runs: the picture of what is kept goes into this folder"
+    )
     parser.add_argument("--engine", type=Path, default=ENGINE)
     given = parser.parse_args()
     held, engine = given.out / "sums.json", engine_rows(given.engine, TRIPS)
     if given.report:
         found: list[Found] = json.loads(held.read_text())
-        put_into(given.report / "benchmarks" / "secure-aggregation.md", tables(found, engine))
         draw(found, engine, given.report / "img" / "sums.png")
         print(tables(found, engine))
         return

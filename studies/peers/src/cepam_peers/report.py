@@ -23,7 +23,6 @@ NAMES = {
 OBSERVERS = ("outsider", "server", "lying server")
 SKETCH = 1600
 MISSING = "not measured"
-BEGIN, END = "<!-- sums: python -m cepam_peers --report docs -->", "<!-- /sums -->"
 
 
 def engine_rows(path: Path, trips: dict[str, int]) -> list[Found]:
@@ -153,12 +152,3 @@ def draw(study: list[Found], engine: list[Found], path: Path) -> None:
     axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     pyplot.close(figure)
-
-
-def put_into(page: Path, text: str) -> None:
-    """Replace the text between the two marks of a page."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} must have the lines {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")

@@ -2,8 +2,7 @@
 
     python -m cepam_peers.updates                        every row that studies/peers/results/updates.json lacks
     python -m cepam_peers.updates --task hospitals --rows cepam opacus
-    python -m cepam_peers.updates --report docs          nothing runs: docs/img/peers.svg, README's table
-    python tools/make_benchmarks.py                      nothing runs: docs/benchmarks/peers.md
+    python -m cepam_peers.updates --report docs          nothing runs: docs/img/peers.svg
 
 Rows are kept one by one, so a stopped command goes on where it was. Three kinds of rows:
 
@@ -49,7 +48,6 @@ from cepam.fl.simulation import aggregator_for
 from cepam.keys import Address
 from cepam.secure_aggregation import Sketch
 from cepam.verify.benchmark import machine
-from cepam_peers.picture import TASK as PICTURED
 from cepam_peers.picture import draw
 from cepam_peers.rivals import RotatedIntegers
 from cepam_peers.tasks import TASKS, Problem, pooled
@@ -445,31 +443,6 @@ def table(rows: list[dict[str, Any]], task: str) -> str:
     return "\n".join(made) + "\n"
 
 
-BEGIN, END = "<!-- peers: python -m cepam_peers.updates --report docs -->", "<!-- /peers -->"
-SUMMARY = ("cepam", "float32", "sdq", "qsgd-8", "sign", "ddg-12", "opacus", "flower-server-fixed", "flower-secagg",
-           "flare-svt")  # fmt: skip
-
-
-def summary(rows: list[dict[str, Any]]) -> str:
-    """The short table of README: one task, accuracy, epsilon and bytes."""
-    mine = {row["row"]: row for row in rows if row["task"] == PICTURED}
-    made = ["| | Test accuracy | Proved epsilon | Bytes up | Bytes down |", "|---|---|---|---|---|"]
-    for name in (each for each in SUMMARY if each in mine and "refused" not in mine[each]):
-        row = mine[name]
-        made.append(f"| {row['what']} | {score_of(row)} | {proved_of(row)} | {_bytes(row['bytes_up'])} | "
-                    f"{_bytes(row['bytes_down'])} |")  # fmt: skip
-    return "\n".join(made)
-
-
-def put_into(page: Path, text: str) -> None:
-    """Replace the text between the two marks of a page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"{page} must have the lines {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
-
-
 def keep(rows: list[dict[str, Any]], path: Path) -> None:
     """Write the rows so that a stop at any time leaves the old file or the new one."""
     beside = path.with_suffix(".tmp")
@@ -484,7 +457,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--seeds", type=int, help="by default those of the task: 10 or 3")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--report", type=Path, metavar="DOCS", help="run nothing; write the picture and README's table")
+    parser.add_argument("--report", type=Path, metavar="DOCS", help="run nothing; write the picture")
     chosen = parser.parse_args()
     rows: list[dict[str, Any]] = json.loads(chosen.out.read_text()) if chosen.out.exists() else []
     kept = {(row["task"], row["row"]) for row in rows}
@@ -500,7 +473,6 @@ def main() -> None:
         print(f"\n{task}\n\n{table(rows, task)}")
     if chosen.report:
         (chosen.report / "img" / "peers.svg").write_text(draw(rows), encoding="utf-8")
-        put_into(chosen.report.parent / "README.md", summary(rows))
 
 
 if __name__ == "__main__":
