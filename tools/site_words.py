@@ -1,7 +1,7 @@
 """Count the words of the site's stored pages: `python tools/site_words.py` prints them, longest pages first.
 
 Pages that the site writes from source are not counted, nor is the reproduction, which a command writes. A word has a
-letter: numbers, signs of formulas and the bars of tables are none. `wc -w`, which counts them too, is printed beside it.
+letter: numbers, signs of formulas and bars of tables have none. What `wc -w` counts, these too, is printed beside it.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def test_words_of_stored_pages_are_counted(tmp_path: Path) -> None:
     from site_words import words
 
     (tmp_path / "paper").mkdir()
-    for name, text in {"a.md": "one two  three\n", "paper/reproduction.md": "many", "b.txt": "no"}.items():
+    for name, text in {"a.md": "one two  = | 3 three\n", "paper/reproduction.md": "many", "b.txt": "no"}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     assert words(tmp_path) == {"a.md": 3}
 
