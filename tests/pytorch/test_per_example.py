@@ -12,7 +12,7 @@ torch: Any = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from cepam.torch.mapped import Mapped, Ways  # noqa: E402
+from cepam.torch.mapped import Mapped, Ways, near_by_parameter  # noqa: E402
 from cepam.torch.uses import Block, Each, Outer, Rows, example_factors, squares  # noqa: E402
 
 WORDS, LENGTH, EXAMPLES = 11, 6, 9
@@ -231,6 +231,23 @@ def test_the_clip_holds_with_autocast_whichever_way_is_taken(way: str, inside: b
         with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
             norms = made.summed(weights, x, y, keep, limits)[0].double().norm(dim=1)
         assert bool(((norms <= limits.double()) & (norms >= 0.9 * bound)).all())
+
+
+def test_a_few_kinks_are_no_reason_to_go_one_by_one_and_a_missing_parameter_is() -> None:
+    """Rounding decides on which side of a ReLU some of millions of numbers are: single entries differ, norms hardly."""
+    torch.manual_seed(4)
+    sizes = [10_000, 50]
+    wanted = torch.randn(2, 10_050)
+    wanted[:, 10_000:] *= 1e-6
+    kinked = wanted.clone()
+    kinked[1, 77] += 0.5
+    assert near_by_parameter(wanted, kinked, sizes)
+    missing, rough = wanted.clone(), wanted.clone()
+    missing[0, 10_000:] = 0.0
+    rough[0, :10_000] *= 1.03
+    assert not near_by_parameter(wanted, missing, sizes)
+    assert not near_by_parameter(wanted, rough, sizes)
+    assert not near_by_parameter(wanted, wanted * float("nan"), sizes)
 
 
 class Branching(nn.Module):
