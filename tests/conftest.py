@@ -56,7 +56,7 @@ def compiled_by_one_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def compiled_in_this_process() -> Iterator[None]:
     """Kernels are compiled where they are needed: a process beside the suite would compile what no test asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "_start_compiler", lambda task: None)
+        patch.setattr(dispatch, "_start_compiler", lambda task, estimate: None)
         yield
 
 

@@ -466,6 +466,7 @@ def training() -> str:
         table(["", "seeds", "accuracy, mean over clients, %"], personal_rows(personal["rows"])),
         *beside_flower(),
         *per_example(),
+        *simulated(),
         "## Bytes over Flower",
         "A whole run by the SuperLink's own counters, Flower's own messages included: {size:,} coordinates, {nodes} "
         "SuperNodes on one machine, {rounds} rounds, sigma {sigma:g}.".format(
@@ -534,6 +535,26 @@ def per_example() -> list[str]:
                    "Opacus, ghost norms"], rows),
         ]  # fmt: skip
     return parts
+
+
+def simulated() -> list[str]:
+    """A run of many clients in Flower's own simulation engine, where that was measured."""
+    if not (RESULTS / "flower_simulation.json").exists():
+        return []
+    kept = result("flower_simulation")
+    return [
+        "## Many clients in Flower's simulation",
+        f"{kept['clients']:,} simulated clients, about {kept['expected_cohort']} of them in a round by secret Poisson "
+        f"sampling, {kept['rounds']} rounds, {kept['coordinates']:,} weights, noise scale {kept['sigma']:g}, clipping "
+        "norm 1. The clients train nothing: the time is that of Flower and of cepam.",
+        measured(kept["stamp"], ""),
+        table(["seconds per round", "bytes up per reply", "float32 would take", "bytes down per client", "memory, MiB",
+               f"epsilon at delta {kept['delta']:g}", "if participation is seen"],
+              [[f"{kept['seconds_per_round']:.0f}",
+                "not logged" if kept["bytes_up_per_reply"] is None else f"{kept['bytes_up_per_reply']:,.0f}",
+                f"{4 * kept['coordinates']:,}", f"{kept['bytes_down_per_reply']:,}", f"{kept['memory_mib']:,}",
+                f"{kept['epsilon']:.2f}", f"{kept['epsilon_sees_participation']:.2f}"]]),
+    ]  # fmt: skip
 
 
 def personal_rows(rows: list[Row]) -> list[list[Any]]:

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.serverapp import GaussianPrivacyEvent
 from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from loopback import Federation, Finished
+from loopback import Federation, FederationFailed, Finished
 from loopback_simulation import simulate
 
 from .app.loopapp.client_app import known_update
-from .app.loopapp.server_app import start_of
+from .app.loopapp.server_app import accountant_of, start_of
 
 pytestmark = pytest.mark.flower
 APP = Path(__file__).parent / "app"
@@ -117,7 +118,16 @@ def test_with_tls_and_node_authentication_a_restarted_node_agrees_again(tmp_path
     assert "is not authenticated" not in done.output
 
 
-def test_without_node_authentication_a_warning_is_given_or_the_replies_are_refused(tmp_path: Path) -> None:
+def failed(federation: Federation, seconds: float, **config: object) -> str:
+    """What a run prints that Flower lists as failed."""
+    run = federation.submit(APP, {key.replace("_", "-"): value for key, value in config.items()})
+    with pytest.raises(FederationFailed, match="the run ended as finished:failed"):
+        run.wait(seconds)
+    return run.output
+
+
+def test_runs_without_node_authentication_without_the_mod_and_at_their_budget(tmp_path: Path) -> None:
+    """Replies are warned of or refused; a run that trains nothing fails, and so does one whose budget is spent."""
     with Federation(tmp_path, nodes=2) as federation:
         federation.wait_for_nodes(2)
         report = tmp_path / "report"
@@ -125,8 +135,19 @@ def test_without_node_authentication_a_warning_is_given_or_the_replies_are_refus
         warned = federation.run(APP, config, 120)
         assert warned.output.count("is not authenticated") == 1  # once for all nodes
         assert counted(rounds_of(report), "cepam-replies") == [2]
-        refused = federation.submit(APP, {"num-server-rounds": 3, "nodes": 2, "authentication": "require"})
-        refused.wait_for("nothing was trained: every node of the first round refused", 120)
+        refused = failed(federation, 120, nodes=2, authentication="require")
+        assert "nothing was trained: every node of the first round refused" in refused
+        plain = failed(federation, 120, nodes=2, uplink=False)
+        assert "NoUsableReplies" in plain
+        assert "does the ClientApp use cepam.flower.Uplink?" in plain
+        # Flower's own fixed clipping with our accountant: the budget is that of two rounds, and five are asked for.
+        two = accountant_of(2)
+        two.compose(GaussianPrivacyEvent(1.0, 2, 2), count=2)
+        budget = two.get_epsilon(1e-5) + 1e-6
+        spent = failed(federation, 120, private=False, nodes=2, num_server_rounds=5, budget=budget)
+        assert "PrivacyBudgetExhausted" in spent
+        assert "[ROUND 3/5]" in spent
+        assert "[ROUND 4/5]" not in spent
 
 
 def test_bad_replies_cost_themselves_only(tmp_path: Path) -> None:

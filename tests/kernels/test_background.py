@@ -50,13 +50,13 @@ def nothing_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     running = Compiler()
-    monkeypatch.setattr(dispatch, "_start_compiler", lambda task: running)
+    monkeypatch.setattr(dispatch, "_start_compiler", lambda task, estimate: running)
     return running
 
 
-def used(count: int = 100) -> type:
-    with dispatch.backend_for(CODEC.task(0, SECRET), count) as chosen:
-        return type(chosen)
+def used(count: int = 100, codec: cepam.Codec = CODEC) -> type:
+    with dispatch.backend_for(codec.task(0, SECRET), count) as backend:
+        return type(backend)
 
 
 def test_numpy_codes_until_the_kernels_are_there(compiler: Compiler, tmp_path: Path) -> None:
@@ -73,14 +73,26 @@ def test_the_bytes_are_the_same(compiler: Compiler) -> None:
     assert first == cepam.Codec(cepam.Gaussian(0.01), "Z1", backend="numba").encode(update, at)
 
 
-def test_a_large_update_waits(compiler: Compiler) -> None:
+def test_a_large_update_waits_and_says_so(compiler: Compiler, caplog: pytest.LogCaptureFixture) -> None:
     assert used() is NumpyBackend
-    assert used(dispatch.LARGEST_IN_NUMPY + 1) is NumbaBackend
+    assert not caplog.messages
+    assert used(10_000_000) is NumbaBackend
+    assert compiler.waits == 1
+    assert "waiting for the CPU kernels" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("lattice", "largest"), [("Z1", 1_000_000), ("A2", 400_000), ("E8", 65_536)], ids=["Z1", "A2", "E8"]
+)
+def test_what_numpy_codes_in_seconds_does_not_wait(compiler: Compiler, lattice: str, largest: int) -> None:
+    codec = cepam.Codec(cepam.Gaussian(0.01), lattice)
+    assert used(largest, codec) is NumpyBackend
+    assert used(10 * largest, codec) is NumbaBackend
     assert compiler.waits == 1
 
 
 def test_a_large_update_that_comes_first_compiles_here(compiler: Compiler) -> None:
-    assert used(dispatch.LARGEST_IN_NUMPY + 1) is NumbaBackend
+    assert used(10_000_000) is NumbaBackend
     assert compiler.waits == 0
 
 

@@ -84,3 +84,14 @@ def test_what_makes_no_sense_is_refused() -> None:
     assert isinstance(law, cepam.Laplace)
     assert target.epsilon == 1.0
     assert noise_of(None, 2.0, CLIP) == (cepam.Gaussian(1.0), Target(2.0))
+
+
+def test_the_account_of_clipped_examples_sets_what_belongs_together() -> None:
+    made = Accounting.per_example(100, 10, delta=1e-6, colluders=2)
+    drawn = Sampling("poisson", 10)
+    assert made == Accounting(
+        1e-6, records=100, record_sampling=drawn, clipped="example", adjacency="add-remove", colluders=2
+    )
+    for batch in (0, 101):
+        with pytest.raises(ValueError, match=r"batch must lie in \(0, 100\]"):
+            Accounting.per_example(100, batch)

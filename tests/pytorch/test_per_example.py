@@ -12,7 +12,7 @@ torch: Any = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from cepam.torch.mapped import Mapped  # noqa: E402
+from cepam.torch.mapped import Mapped, Ways, near_by_parameter  # noqa: E402
 from cepam.torch.uses import Block, Each, Outer, Rows, example_factors, squares  # noqa: E402
 
 WORDS, LENGTH, EXAMPLES = 11, 6, 9
@@ -180,6 +180,94 @@ def test_a_clipped_example_is_within_its_bound_after_rounding(name: str, half: b
         norms = sums.double().norm(dim=1)
         assert bool((norms <= limits.double()).all())
         assert bool((norms >= (0.9 if half else 0.999) * limits.double()).all())  # and not clipped for nothing
+
+
+class Halved(nn.Module):
+    """A module that computes in bfloat16 by itself, as a user's own `forward` does."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            made = self.body(x)
+        return made.float()
+
+
+def dense() -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(3)
+    layers = nn.Linear(40, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, WORDS)
+    return nn.Sequential(*layers), torch.randn(EXAMPLES, 40), torch.arange(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", ["dense", "convolutions", "attention", "GRU-0"])
+def test_autocast_inside_the_module_goes_at_once_and_within_its_bound(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    module, loss, x, y = built(name)
+    made, weights = passes(Halved(module), loss, x, y)
+    assert made.recorded
+    assert not caplog.messages
+    bound = 0.5 * float(one_by_one(module, loss, x, y).norm(dim=1).min())
+    keep, limits = torch.ones((EXAMPLES, 1), dtype=torch.bool), torch.full((EXAMPLES,), bound)
+    found, _ = made.summed(weights, x, y, keep, limits)
+    wanted, _ = made._summed_alone(weights, x, y, keep, limits)
+    assert float((found - wanted).abs().max()) < 0.05 * float(wanted.abs().max())
+    for sums in (found, wanted):
+        norms = sums.double().norm(dim=1)
+        assert bool(((norms <= bound) & (norms >= 0.9 * bound)).all())
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
+@pytest.mark.parametrize("way", ["recorded", "written", "alone"])
+def test_the_clip_holds_with_autocast_whichever_way_is_taken(way: str, inside: bool) -> None:
+    module, x, y = dense()
+    made, weights = passes(Halved(module) if inside else module, F.cross_entropy, x, y)
+    made.ways = Ways(recorded=way == "recorded", written=way == "written")
+    keep, longest = torch.ones((EXAMPLES, 1), dtype=torch.bool), one_by_one(module, F.cross_entropy, x, y).norm(dim=1)
+    for bound in (1e-7, 0.01, 0.7 * float(longest.min())):
+        limits = torch.full((EXAMPLES,), bound)
+        with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+            norms = made.summed(weights, x, y, keep, limits)[0].double().norm(dim=1)
+        assert bool(((norms <= limits.double()) & (norms >= 0.9 * bound)).all())
+
+
+def test_a_few_kinks_are_no_reason_to_go_one_by_one_and_a_missing_parameter_is() -> None:
+    """Rounding decides on which side of a ReLU some of millions of numbers are: single entries differ, norms hardly."""
+    torch.manual_seed(4)
+    sizes = [10_000, 50]
+    wanted = torch.randn(2, 10_050)
+    wanted[:, 10_000:] *= 1e-6
+    kinked = wanted.clone()
+    kinked[1, 77] += 0.5
+    assert near_by_parameter(wanted, kinked, sizes)
+    missing, rough = wanted.clone(), wanted.clone()
+    missing[0, 10_000:] = 0.0
+    rough[0, :10_000] *= 1.03
+    assert not near_by_parameter(wanted, missing, sizes)
+    assert not near_by_parameter(wanted, rough, sizes)
+    assert not near_by_parameter(wanted, wanted * float("nan"), sizes)
+
+
+class Branching(nn.Module):
+    """Asks for a number in the middle of its pass, which no map of examples can give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, WORDS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) if float(x.sum()) > 0 else 2.0 * self.layer(x)
+
+
+def test_one_example_at_a_time_is_said_once_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        made, _ = passes(Branching(), F.cross_entropy, torch.randn(3, 4), torch.arange(3))
+        assert not made.recorded
+    (said,) = caplog.messages
+    assert "Branching takes one example at a time, which is slow: " in said
+    assert "vmap" in said
 
 
 def hidden_norm(places: int) -> tuple[Outer, Tensor]:

@@ -12,7 +12,6 @@ from flwr.serverapp.strategy import FedAdam, Strategy
 
 import cepam
 from cepam.flower import Accounting, Authentication, Dropouts, Gradient, Private
-from cepam.privacy import Sampling
 from mnist_app.task import RECORDS, network, test_accuracy
 
 app = ServerApp()
@@ -38,13 +37,7 @@ def main(grid: Grid, context: Context) -> None:
             clip=cepam.L2(float(config["clip"])),
             noise=cepam.Gaussian(float(config["sigma"])),
             update=Gradient(),
-            accounting=Accounting(
-                delta=float(config["delta"]),
-                records=RECORDS // clients,
-                record_sampling=Sampling("poisson", int(config["draws"])),
-                clipped="example",
-                adjacency="add-remove",
-            ),
+            accounting=Accounting.per_example(RECORDS // clients, int(config["draws"]), delta=float(config["delta"])),
             dropouts=Dropouts(least_replies=int(config["least-replies"])),
             authentication=Authentication(
                 required=config["authentication"] == "require",

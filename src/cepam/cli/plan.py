@@ -349,12 +349,11 @@ def flower_snippet(made: privacy.Plan) -> str:
         )  # else Flower's equal weights need another noise than the engine's
         wanted = f"{_shown(federation.epsilon)}, rounds={federation.rounds}, nodes={federation.clients}"
         noise = f"noise=cepam.Gaussian({_shown(scale)})" if alike else f"epsilon=cepam.flower.Target({wanted})"
-        counted = [f"delta={_shown(federation.delta)}", f"records={held}", 'clipped="example"']
-        counted += ['adjacency="add-remove"', f'record_sampling=cepam.privacy.Sampling("poisson", {_shown(batch)})']
+        counted = [f"records={held}", f"batch={_shown(batch)}", f"delta={_shown(federation.delta)}"]
         counted += [f"colluders={federation.colluders}"] if federation.colluders else []
         adam = f"FedAdam(eta={_rate(made):.3g}, beta_1=0.9, beta_2=0.999, tau=1e-8)"
         update = "update=cepam.flower.Gradient()"
-        accounting = f"accounting=cepam.flower.Accounting({', '.join(counted)})"
+        accounting = f"accounting=cepam.flower.Accounting.per_example({', '.join(counted)})"
         drawn = f".gradient(data, {_shown(batch)}, records={held})"
         return (
             f"{_strategy(made, [adam, clip, noise, update, accounting])}; the training function replies with\n"

@@ -33,12 +33,15 @@ from cepam.kernels.format.plan import Backend, CodingTask, Values
 
 BackendName = Literal["auto", "numba", "numpy"]
 BACKENDS = get_args(BackendName)
-LARGEST_IN_NUMPY = 1 << 16
-"""Coordinates. A larger update waits for the compiled kernels, which are then faster from the first one on."""
+LONGEST_IN_NUMPY_SECONDS = 4.0
+"""An update that NumPy is estimated to code for longer waits for the compiled kernels, which take some 20 seconds."""
 PATIENCE_SECONDS = 5.0
 """How long a process codes with NumPy, all calls of a kind together, before it waits for the compiled kernels."""
 LONGEST_WAIT_SECONDS = 300.0
 """How long it then waits before it compiles them itself."""
+_START_SECONDS = 1.5
+_SECONDS_PER_COORDINATE = {1: 1.5e-6, 2: 5e-6}
+_SLOWEST_SECONDS_PER_COORDINATE = 6e-5  # lattices of more dimensions, and the search coder
 RUN, RUNS = 4096, 16
 """Of the sample that chooses a coder: coordinates of a run, and how many runs."""
 _SILENT_SECONDS = 5.0
@@ -437,26 +440,39 @@ def _numpy_meanwhile(kind: str) -> Iterator[Backend]:
         _SPENT[kind] = _SPENT.get(kind, 0.0) + time.perf_counter() - begun
 
 
+def numpy_seconds(task: CodingTask, count: int) -> float:
+    """About how long NumPy codes so many values: processor time, measured on one core of a server."""
+    if task.coder == "search" or task.plan.n > 2:
+        return count * _SLOWEST_SECONDS_PER_COORDINATE
+    return _START_SECONDS + count * _SECONDS_PER_COORDINATE[task.plan.n]
+
+
 def _is_ready(task: CodingTask, kind: str, count: int) -> bool:
     """Whether the compiled kernels are to be used: they are there, or it is time to wait for them or compile here."""
     if _numba().mark_of(kind).exists():
         return True
+    estimate = numpy_seconds(task, count)
     with _LOCK:
         if kind not in _COMPILERS:
-            if count > LARGEST_IN_NUMPY:
+            if estimate > LONGEST_IN_NUMPY_SECONDS:
                 return True
-            _COMPILERS[kind] = _start_compiler(task)
+            _COMPILERS[kind] = _start_compiler(task, estimate)
     compiler = _COMPILERS[kind]
     if compiler is None or compiler.poll() is not None:  # none could be started, or it failed: compile here
         return True
-    if count <= LARGEST_IN_NUMPY and _SPENT.get(kind, 0.0) <= PATIENCE_SECONDS:
+    if estimate <= LONGEST_IN_NUMPY_SECONDS and _SPENT.get(kind, 0.0) <= PATIENCE_SECONDS:
         return False
+    _say("waiting for the CPU kernels, which take some 20 seconds to compile")
     with suppress(subprocess.TimeoutExpired):
         compiler.wait(LONGEST_WAIT_SECONDS)
     return True
 
 
-def _start_compiler(task: CodingTask) -> subprocess.Popen[bytes] | None:
+def _say(progress: str) -> None:
+    logging.getLogger("cepam").warning("cepam: %s", progress)
+
+
+def _start_compiler(task: CodingTask, estimate: float = 0.0) -> subprocess.Popen[bytes] | None:
     """A process that compiles what the task needs, which outlives this one; None where none can be started."""
     # Modules come from where this process has its own: -P keeps out the folder that it stands in, which others may own.
     call = [sys.executable, "-P", "-m", "cepam.kernels.numba.backend"]
@@ -475,9 +491,8 @@ def _start_compiler(task: CodingTask) -> subprocess.Popen[bytes] | None:
             given.write(pickle.dumps(replace(task, key=bytes(len(task.key)))))
     except OSError:
         return None
-    logging.getLogger("cepam").warning(
-        "cepam: compiling the CPU kernels in the background, once per machine; NumPy codes the same bytes until then"
-    )
+    about = f", this update in about {estimate:.0f} s" if estimate >= 1.0 else ""
+    _say(f"compiling the CPU kernels in the background, once per machine; NumPy codes the same bytes until then{about}")
     return compiler
 
 

@@ -17,7 +17,7 @@ from itertools import chain, count
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, get_args
 from weakref import WeakValueDictionary, finalize
 
 from cepam._internal.files import locked_file, settle, write_atomically
@@ -77,6 +77,27 @@ class Accounting:
     stateful: bool = False
     budget: float | None = None
     folder: str | Path | None = None
+
+    @classmethod
+    def per_example(cls, records: int, batch: float, **options: Any) -> Self:
+        """The account of clients that clip each example's gradient, as `cepam.torch.PerExampleGradients` does.
+
+        It sets `clipped="example"`, `adjacency="add-remove"` and secret Poisson draws of `record_sampling`.
+
+        Args:
+            records: How many records a client holds, a public constant.
+            batch: How many of them a reply draws on average, the `expected_batch_size` of `gradient`.
+            options: Any other argument of `Accounting`.
+
+        Raises:
+            ValueError: `batch` is not in (0, records], or an option is outside its range.
+        """
+        from cepam.privacy import Sampling
+
+        if not 0.0 < batch <= records:
+            raise ValueError(f"batch must lie in (0, {records}], the records, got {batch!r}")
+        drawn = Sampling("poisson", batch)
+        return cls(records=records, record_sampling=drawn, clipped="example", adjacency="add-remove", **options)
 
     def __post_init__(self) -> None:
         if not 0.0 < self.delta < 1.0:

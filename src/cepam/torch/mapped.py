@@ -7,6 +7,7 @@ gradient of a large weight is written down; mapped by `torch.func`; one by one.
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import warnings
 import weakref
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -22,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cepam.torch.recording import Recorder
@@ -29,6 +32,14 @@ from cepam.torch.uses import Each, Place, Uses, example_factors, whole
 
 # Where an operation has no batching rule of its own, PyTorch goes through the batch by itself: slower, and right.
 warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
+
+HALF_TOLERANCE = 0.1
+"""How far two ways of one gradient may differ where it is computed in half precision, relative to its numbers."""
+
+KINK_TOLERANCE = 0.02
+"""How far each parameter's gradient of a recorded pass may be off in norm: rounding decides some of many ReLUs."""
+
+_SAID: set[str] = set()
 
 
 @contextmanager
@@ -117,6 +128,38 @@ def _near(wanted: Tensor, found: Tensor, relative: float = 1e-3) -> bool:
     return torch.allclose(found, wanted, rtol=relative, atol=most, equal_nan=True)
 
 
+def near_by_parameter(wanted: Tensor, found: Tensor, sizes: list[int]) -> bool:
+    """Whether each parameter's gradient, of each example, is near in norm: no parameter's use was missed."""
+    for one, other in zip(torch.split(wanted, sizes, dim=1), torch.split(found, sizes, dim=1)):
+        off, norm = (torch.linalg.vector_norm(each, dim=1, dtype=torch.float64) for each in (other - one, one))
+        if not bool((off <= KINK_TOLERANCE * norm).all()):
+            return False
+    return True
+
+
+def _difference(wanted: Tensor, found: Tensor) -> str:
+    most = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+    return f"gradients of all examples at once differ by {most:.1%} from those of one example at a time"
+
+
+class _Types(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the types that operations give: autocast inside a module shows only there."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.given: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.given.update(x.dtype for x in tree_leaves(made) if isinstance(x, Tensor) and x.is_floating_point())
+        return made
+
+    @property
+    def half(self) -> bool:
+        """Whether anything had less than 32 bits."""
+        return any(kind.itemsize < 4 for kind in self.given)
+
+
 Inputs = Any
 """A tensor, or a tuple, list or dict of tensors: the arguments of the module, each with the examples first."""
 
@@ -177,17 +220,27 @@ def _in_float32(device: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _without_cache(device: str) -> Iterator[None]:
+    """Autocast keeps a copy of each parameter in half precision, which the next example's weights must not meet."""
+    torch.clear_autocast_cache()
+    kind, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+    with torch.autocast(device, kind, enabled=enabled, cache_enabled=False):
+        yield
+
+
 @dataclass(frozen=True)
 class Ways:
     """How a module can go: all examples `recorded`, or `written` down; `together` at weights of their own.
 
-    `draws`: it draws at random.
+    `draws`: it draws at random. `why`: what keeps examples at weights of their own apart.
     """
 
     recorded: bool = True
     written: bool = True
     together: bool = True
     draws: bool = False
+    why: str = ""
 
 
 class Mapped:
@@ -212,7 +265,7 @@ class Mapped:
         self.named = [(name, p.shape, p.numel(), p.dtype if own_types else torch.float32) for name, p in trained]
         self.sizes = [size for _, _, size, _ in self.named]
         self.starts = dict(zip((name for name, _ in trained), accumulate(self.sizes, initial=0)))
-        self.relative = 0.1 if any(kind.itemsize < 4 for _, _, _, kind in self.named) else 1e-3
+        self.relative = HALF_TOLERANCE if any(kind.itemsize < 4 for _, _, _, kind in self.named) else 1e-3
         self.ways = Ways()
 
     @property
@@ -277,9 +330,7 @@ class Mapped:
         """One example's gradient and loss by plain autograd, of a module that holds the weights itself."""
         module, params = self._loaded(weights)
         given, words = _arguments(tree_map(lambda each: each[place][None], x))
-        kind, enabled = torch.get_autocast_dtype(self.device), torch.is_autocast_enabled(self.device)
-        # Autocast keeps a copy of each parameter in half precision, which the next example's weights must not meet.
-        with torch.enable_grad(), torch.autocast(self.device, kind, enabled=enabled, cache_enabled=False):
+        with torch.enable_grad(), _without_cache(self.device):
             loss = self.loss(_one_tensor(module(*given, **words))[0], tree_map(lambda each: each[place], labels))
             return _gradient(params, loss), loss.detach()
 
@@ -291,6 +342,7 @@ class Mapped:
                 losses: Tensor = vmap(self._one, randomness="different")(rows, x, labels)
                 (slopes,) = torch.autograd.grad(losses.sum(), rows, allow_unused=True, materialize_grads=True)
             return slopes, losses.detach()
+        self._say_alone(self.ways.why)
         found = [self._alone(row, x, labels, place) for place, row in enumerate(weights)]
         return torch.stack([slope for slope, _ in found]), torch.stack([loss for _, loss in found])
 
@@ -337,8 +389,8 @@ class Mapped:
                 return self._summed(weights, x, labels, keep, limits)[:2]
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError:  # what only some examples do: these go one by one, and a true error comes up there
-                pass
+            except RuntimeError as problem:  # what only some examples do: one by one, and a true error comes up there
+                self._say_alone(str(problem).partition("\n")[0])
         return self._summed_alone(weights, x, labels, keep, limits)
 
     def _summed(
@@ -409,13 +461,29 @@ class Mapped:
             signs = 2.0 * (torch.arange(len(weights), device=weights.device) % 2) - 1.0
             other = weights * (1.0 + 0.1 * signs) + 0.01 * (weights == 0)
             self.ways = Ways(draws=draws)
-            recorded, together = (self._agrees(other, x, labels, way) for way in (self._sums, self._maps))
+            with drawing_from(1, self.device), _Types() as types:
+                self._alone(other, x, labels, 0)
+            # Rounding to half precision differs with the order of sums. That the recorded way sums the right numbers is
+            # seen at this tolerance too; its clip measures the very numbers that it sums, so it holds at any.
+            relative = HALF_TOLERANCE if types.half else self.relative
+            unrecorded = self._refusal(other, x, labels, partial(self._sums, relative=relative), relative)
+            apart = self._refusal(other, x, labels, self._maps, self.relative)
             self.ways = replace(self.ways, recorded=False)
-            written = not recorded and self._agrees(other, x, labels, self._sums)
-            self.ways = Ways(recorded, written, together, draws)
+            sums = partial(self._sums, relative=self.relative)
+            written = bool(unrecorded) and not self._refusal(other, x, labels, sums, self.relative)
+            self.ways = Ways(not unrecorded, written, not apart, draws, apart)
+        if unrecorded and not written:
+            self._say_alone(unrecorded)
 
-    def _agrees(self, weights: Tensor, x: Inputs, labels: Any, way: Callable[..., Tensor]) -> bool:
-        """Whether a way gives the gradients of one by one.
+    def _say_alone(self, why: str) -> None:
+        """Say once for each module and reason that examples go one at a time."""
+        text = f"{type(self.module).__name__} takes one example at a time, which is slow: {why}"
+        if text not in _SAID:
+            _SAID.add(text)
+            logging.getLogger("cepam").warning("cepam: %s", text)
+
+    def _refusal(self, weights: Tensor, x: Inputs, labels: Any, way: Callable[..., Tensor], relative: float) -> str:
+        """Why a way does not give the gradients of one by one; empty where it does.
 
         Where a module draws: of each example alone, which draws the same from the same seed either way.
         """
@@ -427,23 +495,24 @@ class Mapped:
             try:
                 with drawing_from(1, self.device):
                     found = way(weights, inputs, targets, alone)
-            except (RuntimeError, ValueError, NotImplementedError):
-                return False
-            if not _near(alone, found, self.relative):
-                return False
-        return True
+            except (RuntimeError, ValueError, NotImplementedError) as problem:
+                return str(problem).partition("\n")[0] or type(problem).__name__
+            kinks = way != self._maps and near_by_parameter(alone, found, self.sizes)
+            if not (_near(alone, found, relative) or kinks):
+                return _difference(alone, found)
+        return ""
 
     def _maps(self, weights: Tensor, x: Inputs, labels: Any, alone: Tensor) -> Tensor:
         """Gradients that `torch.func` maps."""
         return self.each(weights.expand(len(alone), -1), x, labels)[0]
 
-    def _sums(self, weights: Tensor, x: Inputs, labels: Any, alone: Tensor) -> Tensor:
+    def _sums(self, weights: Tensor, x: Inputs, labels: Any, alone: Tensor, relative: float) -> Tensor:
         """Gradients by `_summed`; RuntimeError where it measures norms that are too small."""
         keep = torch.ones((len(alone), 1), dtype=torch.bool, device=weights.device)
         limits = torch.full((len(alone),), torch.finfo(torch.float32).max, device=weights.device)
         slopes, _, total = self._summed(weights, x, labels, keep, limits)
         norms = torch.linalg.vector_norm(alone, dim=1, dtype=torch.float64)
-        if not bool((total.sqrt() >= norms * (1.0 - self.relative)).all()):
+        if not bool((total.sqrt() >= norms * (1.0 - relative)).all()):
             raise RuntimeError("a norm is smaller than that of one example alone")
         return slopes
 
@@ -473,7 +542,7 @@ class Mapped:
             raise ValueError("a parameter has a hook that changes its gradient: no gradient by example has one")
         kept = [p.grad for p in trained]
         try:
-            with drawing_from(1, self.device), torch.enable_grad():
+            with drawing_from(1, self.device), torch.enable_grad(), _without_cache(self.device):
                 given, words = _arguments(_first(x, 0))
                 loss = self.loss(self.module(*given, **words)[0], tree_map(lambda each: each[0], labels))
                 return _gradient(trained, loss)

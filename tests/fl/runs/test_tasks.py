@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cepam import fl
+from cepam.fl.data.catalog import CATALOG
 from cepam.fl.data.dataset import Dataset
 from cepam.fl.data.texts import Chitchat
+from cepam.fl.runs.sources import prepared
+
+from ..models.test_llama import model
 
 
 def stays() -> Dataset:
@@ -54,6 +59,52 @@ def test_no_file_of_a_run_has_a_word_of_a_user(tmp_path: Path) -> None:
     for path in files:
         content = path.read_bytes().lower()
         assert not any(word.encode() in content for word in (*words, "wonders")), path
+
+
+def test_no_file_of_a_language_run_has_a_word_of_a_user(tmp_path: Path) -> None:
+    """A run gets utterances as tokens: no six of them in a row may be in a file, as numbers of any width or as text."""
+    draw = np.random.default_rng(2)
+    rows = draw.integers(1, 40, (60, 16))
+    before = np.pad(rows, ((0, 0), (1, 0)))[:, :-1].astype(np.int32)
+    data = Dataset(
+        "made", (16,), 0, before, rows, before[:8], rows[:8], clients=tuple(f"user {k}" for k in range(30)),
+        owners=np.repeat(np.arange(30), 2),
+    )  # fmt: skip
+    settings = fl.preset("chitchat-lora").updated(
+        {"training.rounds": 2, "run.simulate": True, "privacy.epsilon": 9.0, "privacy.delta": 0.05,
+         "clients.sampling": "fixed", "clients.sampling_rate": 1.0, "run.keep_messages": True,
+         "privacy.clipping_norm": 1.0, "training.server_learning_rate": 2.0}
+    )  # fmt: skip
+    fl.train(settings, tmp_path / "run", data, model())
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert len(files) > 5
+    runs = [row[:6].astype(kind).tobytes() for row in rows for kind in (np.uint8, np.int16, np.int32, np.int64)]
+    runs += [str(row[:6].tolist())[1:-1].encode() for row in rows]
+    assert any(part in rows.tobytes() for part in runs)  # the control: this is how tokens would look
+    for path in files:
+        content = path.read_bytes()
+        assert not any(part in content for part in runs), path
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["fetched now", "in the cache"])
+def test_the_first_fetch_shows_licence_and_citation(
+    held: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CEPAM_CACHE", str(tmp_path))
+    entry = CATALOG["medpar"]
+    assert not entry.fetched
+    if held:
+        assert entry.package is not None
+        (tmp_path / "medpar").mkdir()
+        for file in entry.package.files:
+            (tmp_path / "medpar" / file).touch()
+    monkeypatch.setitem(CATALOG, "medpar", replace(entry, load=lambda folder, report: stays()))
+    assert prepared(fl.preset("hospitals")).records == 83
+    assert len(caplog.messages) == (not held)
+    if not held:
+        (said,) = caplog.messages
+        assert entry.licence in said
+        assert entry.citation in said
 
 
 def test_the_presets_protect_what_they_say() -> None:

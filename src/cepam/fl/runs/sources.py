@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ import numpy as np
 from torch import nn
 
 from cepam.fl.config.settings import OWN, Settings
-from cepam.fl.data.catalog import load
+from cepam.fl.data.catalog import CATALOG, load
 from cepam.fl.data.dataset import TABLES, Dataset, from_arrays, from_clients, from_table
 from cepam.fl.data.fetch import Report
 from cepam.fl.data.fetch import quiet as quiet_fetch
@@ -52,6 +53,17 @@ def prepared(settings: Settings, report: Callable[[Report], None] = quiet_fetch)
     return data
 
 
+def _catalogued(name: str, folder: Path | None, report: Callable[[Report], None]) -> Dataset:
+    """A data set by name; what is fetched for the first time is logged with its licence and whom to cite."""
+    about = CATALOG.get(name)
+    new = about is not None and folder is None and not about.fetched
+    data = load(name, folder, report)
+    if about is not None and new:
+        text = f"fetched {name}; licence: {about.licence}; cite: {about.citation}"
+        logging.getLogger("cepam").warning("cepam: %s", f"{text}. {about.note}" if about.note else text)
+    return data
+
+
 def _read(settings: Settings, report: Callable[[Report], None]) -> Dataset:
     if settings.data.name.endswith(TABLES):
         if settings.data.target_column is None:
@@ -61,7 +73,7 @@ def _read(settings: Settings, report: Callable[[Report], None]) -> Dataset:
         )
         return replace(made, name=settings.data.name)
     if not settings.refers("data"):
-        return load(settings.data.name, Path(settings.data.folder) if settings.data.folder else None, report)
+        return _catalogued(settings.data.name, Path(settings.data.folder) if settings.data.folder else None, report)
     make = function_of(settings.data.name)
     with _named(settings.data.name):
         found = make()

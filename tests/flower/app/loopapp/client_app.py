@@ -53,7 +53,9 @@ def spoil(message: Message, context: Context, call_next) -> Message:
 
 
 def uplink(message: Message, context: Context, call_next) -> Message:
-    """`Uplink`, which lets plain updates leave where the run is meant to be plain."""
+    """`Uplink`, which lets plain updates leave where the run is meant to be plain; or nothing, as in a plain app."""
+    if not context.run_config["uplink"]:
+        return call_next(message, context)
     return Uplink(required=bool(context.run_config["private"]))(message, context, call_next)
 
 

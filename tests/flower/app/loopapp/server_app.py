@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context
-from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp import Grid, NeighboringRelation, PrivacyConfig, SamplingMethod, ServerApp
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 import cepam
-from cepam.flower import Accounting, Authentication, CorrelatedNoiseConfig, Poisson, Private
+from cepam.flower import Accounting, Authentication, CorrelatedNoiseConfig, PldAccountant, Poisson, Private
 
 app = ServerApp()
 
@@ -21,6 +21,12 @@ app = ServerApp()
 def start_of(size: int, spread: float) -> np.ndarray:
     """The weights before the first round: the test computes the same."""
     return (spread * np.random.default_rng(99).normal(size=size)).astype(np.float32)
+
+
+def accountant_of(nodes: int, budget: float | None = None) -> PldAccountant:
+    """Our accountant for Flower's own fixed clipping, every node in every round; it stops at the budget."""
+    relation, sampling = NeighboringRelation("add-or-remove-one"), SamplingMethod("no-amplification")
+    return PldAccountant(PrivacyConfig(1e-5, nodes, relation, sampling, max_epsilon=budget))
 
 
 def break_order(strategy: Private, when: int, hold: str) -> None:
@@ -58,6 +64,9 @@ def main(grid: Grid, context: Context) -> None:
             correlated_noise=CorrelatedNoiseConfig(0.8, slices, max_participations=rounds) if slices else None,
         )
         break_order(strategy, int(config["backwards"]), str(config["hold"]))
+    elif config["budget"]:
+        accountant = accountant_of(nodes, float(config["budget"]))
+        strategy = DifferentialPrivacyServerSideFixedClipping(strategy, 1.0, 1.0, nodes, accountant=accountant)
     start = ArrayRecord({"w": Array(start_of(int(config["size"]), float(config["spread"])))})
     result = strategy.start(grid, start, num_rounds=rounds, timeout=float(config["timeout"]))
     rounds = {r: dict(m) for r, m in result.train_metrics_clientapp.items()}

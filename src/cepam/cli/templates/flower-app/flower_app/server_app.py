@@ -11,7 +11,6 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam
 
 import cepam.flower
-import cepam.privacy
 from flower_app.task import network, records_per_node, test_accuracy
 
 app = ServerApp()
@@ -26,9 +25,8 @@ def main(grid: Grid, context: Context) -> None:
         fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes,
         eta=float(config["learning-rate"]), beta_1=0.9, beta_2=0.999, tau=1e-8,
     )  # fmt: skip
-    accounting = cepam.flower.Accounting(
-        delta=float(config["delta"]), records=records_per_node(dataset, nodes), clipped="example",
-        record_sampling=cepam.privacy.Sampling("poisson", int(config["batch"])), adjacency="add-remove",
+    accounting = cepam.flower.Accounting.per_example(
+        records_per_node(dataset, nodes), int(config["batch"]), delta=float(config["delta"]),
         folder=str(config["account"]) or None,
     )  # fmt: skip
     strategy = cepam.flower.Private(
