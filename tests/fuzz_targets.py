@@ -394,7 +394,7 @@ def policy_targets() -> list[Target]:
         offer = Offer.from_fields(case[0] if isinstance(case[0], dict) else {})
         begins = True
         if offer.settings.correlated_noise is not None:
-            begins = ClientCorrelatedNoise.follow(offer, 12, None).begins
+            begins = not ClientCorrelatedNoise.follow(offer, 12, None).charged
         case[1].check(offer.settings, 12, begins)
 
     return [

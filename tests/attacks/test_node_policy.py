@@ -225,10 +225,30 @@ def test_a_model_that_grows_in_mid_stream_is_charged_anew(tmp_path: Path) -> Non
     terms = CorrelatedNoiseConfig(0.5, 1, 4)
     stream = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=terms)
     offer: Any = SimpleNamespace(settings=stream, run=RUN, server_round=1, stream=b"", place=0)
-    kept = ClientCorrelatedNoise.follow(offer, 10, None).to_fields(RUN)
+    begun = ClientCorrelatedNoise.follow(offer, 10, None)
+    begun.charged = True
+    kept = begun.to_fields(RUN)
     offer.server_round = 2
-    assert not ClientCorrelatedNoise.follow(offer, 10, kept).begins
-    assert ClientCorrelatedNoise.follow(offer, 10**6, kept).begins
+    assert ClientCorrelatedNoise.follow(offer, 10, kept).charged
+    assert not ClientCorrelatedNoise.follow(offer, 10**6, kept).charged
+
+
+def test_a_policy_that_comes_in_mid_stream_charges_the_whole_stream_once(tmp_path: Path) -> None:
+    """What was sent before went uncharged; the first message under the policy pays for all messages of the stream."""
+    stream = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=CorrelatedNoiseConfig(0.5, 1, 4))
+    config = written(tmp_path)
+    node = node_of({"cepam-identity": config["cepam-identity"]})
+    server = Server(node)
+    assert not server.ask(stream).has_error()
+    node.context = Context(RUN, 100, config, node.context.state, {})
+    charged = []
+    for _ in range(2):
+        assert not server.ask(stream).has_error()
+        charged.append(spent(config).answered.epsilon(DELTA))
+    whole = written(tmp_path / "whole")
+    assert not Server(node_of(whole)).ask(stream).has_error()
+    assert charged == [spent(whole).answered.epsilon(DELTA)] * 2
+    assert charged[0] > 0.0
 
 
 def test_secure_aggregation_and_a_trusted_server_share_one_account(tmp_path: Path) -> None:

@@ -359,6 +359,8 @@ class Uplink:
             raise Declined("arrays", str(odd)) from odd
         if rules is not None:
             rules.charge(offer.settings, *_size_and_start(offer, reference, stream))
+            if stream is not None:
+                stream.charged = True
             reply.content = RecordDict({name: arrays, **only_metrics(reply.content, rules)})
         sealed = seal_update(update, offer, _stored(context, offer), read_key_file(context, IDENTITY_FILE), stream)
         _store(context, offer, sealed.chain)
@@ -377,8 +379,8 @@ class Uplink:
 
 
 def _size_and_start(offer: Offer, reference: Arrays, stream: ClientCorrelatedNoise | None) -> tuple[int, bool]:
-    """How many coordinates the message has, and whether it begins what it belongs to."""
-    return count(reference) + offer.settings.beside, stream is None or stream.begins
+    """How many coordinates the message has, and whether its stream, if it has one, is still to be charged."""
+    return count(reference) + offer.settings.beside, stream is None or not stream.charged
 
 
 def _stream(offer: Offer, reference: Arrays, content: RecordDict, context: Context) -> ClientCorrelatedNoise | None:

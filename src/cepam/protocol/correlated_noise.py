@@ -103,6 +103,7 @@ class _Kept:
     start: int
     position: int
     size: int
+    charged: bool
     memory: bytes = field(repr=False)
 
     @classmethod
@@ -126,7 +127,8 @@ class _Kept:
 
 
 _KINDS: dict[str, type] = {
-    "run": str, "said": str, "name": bytes, "round": int, "start": int, "position": int, "size": int, "memory": bytes,
+    "run": str, "said": str, "name": bytes, "round": int, "start": int, "position": int, "size": int, "charged": bool,
+    "memory": bytes,
 }  # fmt: skip
 
 
@@ -138,7 +140,8 @@ def _damaged(reason: str) -> CorrelatedNoiseRefused:
 class ClientCorrelatedNoise:
     """A client's end: where it stands, under which config, and what it carries. Private to the client.
 
-    `begins` says that nothing of this run and size was kept: the client's own account charges the whole stream anew.
+    `charged` says that the client's own account has paid for the whole stream of this run and size. One that was begun
+    without an account is charged with the first message under one.
 
     Guarantee: a server that asks again, backwards, too often or on other terms gets nothing, and the position is left
     (tests/flower/test_correlated_noise.py).
@@ -149,7 +152,7 @@ class ClientCorrelatedNoise:
     name: bytes
     server_round: int
     sender: CorrelatedNoiseSender = field(repr=False)
-    begins: bool = True
+    charged: bool = False
 
     @classmethod
     def follow(cls, offer: Any, size: int, kept: Mapping[str, object] | None) -> ClientCorrelatedNoise:
@@ -174,13 +177,12 @@ class ClientCorrelatedNoise:
             raise CorrelatedNoiseRefused(
                 "order", f"all {config.max_participations} messages of this run's terms were sent"
             )
-        if mine is None or mine.size != size:
-            begins, goes_on = True, False
-        else:
-            begins, goes_on = False, offer.stream == mine.name
+        same = mine is not None and mine.size == size
+        charged = mine is not None and same and mine.charged
+        goes_on = mine is not None and same and offer.stream == mine.name
         sender = mine.sender(config.link) if mine is not None and goes_on else config.link.sender(size, position)
         name = offer.stream if goes_on else secrets.token_bytes(NAME_BYTES)
-        return cls(config, said, name, offer.server_round, sender, begins)
+        return cls(config, said, name, offer.server_round, sender, charged)
 
     def to_fields(self, run: int) -> dict[str, int | str | bytes]:
         """What the client keeps until its next message."""
@@ -193,6 +195,7 @@ class ClientCorrelatedNoise:
             "start": state["start"],
             "position": state["position"],
             "size": self.sender.size,
+            "charged": self.charged,
             "memory": np.ascontiguousarray(state["memory"], dtype="<f8").tobytes(),
         }
 

@@ -38,7 +38,8 @@ class EnforcedPolicy:
         Args:
             settings: what the offer asks.
             coordinates: the length of an update.
-            begins: with correlated noise: whether the message is the first of its stream, which pays for all of it.
+            begins: with correlated noise: whether this account has not charged the stream yet; all of it is charged
+                then.
 
         Raises:
             Declined: the offer is below the policy, or the limits are spent.
