@@ -1,4 +1,4 @@
-"""Trains the margin coder's prior on `bench/data/train.npz`; writes `src/cepam/kernels/model/tables/scalar.npz`.
+"""Trains the margin coder's prior on `bench/data/train.npz`; writes `src/cepam/kernels/format/tables/scalar.npz`.
 
 The blocks of every training set and noise level are coded in random order with one table that is never reset;
 what it has learnt, averaged over its course, is the prior.

@@ -1,4 +1,4 @@
-"""Makes the vector coder's tables from `bench/data/train.npz`; writes `src/cepam/kernels/model/tables/vector.npz`.
+"""Makes the vector coder's tables from `bench/data/train.npz`; writes `src/cepam/kernels/format/tables/vector.npz`.
 
 Means: E|x| in units of the local scale, given how far the decoded point lies from the ball, by Monte Carlo; not from
 data, since a trained mean feeds back into the scale it is relative to. Priors: the blocks of every training set and

@@ -204,6 +204,12 @@ def test_a_stream_costs_no_more_than_the_floors_say(tmp_path: Path) -> None:
         config = written(tmp_path / str(number), rounds=6)
         assert not Server(node_of(config)).ask(settings).has_error()
         assert spent(config).answered.epsilon(DELTA) <= most * (1.0 + 1e-9)
+    weak = written(tmp_path / "weak", rounds=6, noise_scale=0.2)  # these floors have no finite epsilon themselves
+    assert not Server(node_of(weak)).learns(stream(0.9, 0.2))
+    equal = written(tmp_path / "equal", rounds=6, noise_scale=1.0)
+    assert not Server(node_of(equal)).ask(stream(0.0, 1.0)).has_error()
+    drawn = written(tmp_path / "drawn", rounds=6, noise_scale=1.0, record_sampling_rate=0.5)
+    assert not Server(node_of(drawn)).learns(stream(0.0, 1.0))  # a stream draws nobody in secret
     limited = written(tmp_path / "limited", rounds=6, epsilon=15.0)  # the operator's own figure
     assert not Server(node_of(limited)).ask(stream(0.5)).has_error()
     assert spent(limited).answered.epsilon(DELTA) > 1.5 * most

@@ -16,7 +16,7 @@ import pytest
 import cepam
 from cepam.codec import batch, wire
 from cepam.kernels import dispatch
-from cepam.secure_aggregation import MaskedSumCodec, mechanism
+from cepam.secure_aggregation import MaskedSumCodec
 from tests.corpus import AT
 from tests.identity.interpreter import quick  # noqa: F401
 
@@ -50,8 +50,7 @@ def launches_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", noted)
     for module in (backend, masks_on_gpu):
         monkeypatch.setattr(module, "launching_on", launching_on)
-    for module in (dispatch, mechanism):
-        monkeypatch.setattr(module, "on_gpu", torch.is_tensor)
+    monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
     monkeypatch.setattr(wire, "CHUNK_BYTES", 64)
 
 

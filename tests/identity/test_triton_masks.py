@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import cepam
-from cepam.secure_aggregation import MaskedSumCodec, mechanism
-from cepam.secure_aggregation import client as node
+from cepam.kernels import dispatch
+from cepam.secure_aggregation import MaskedSumCodec
 from tests.identity.interpreter import quick  # noqa: F401
 from tests.secure_aggregation.sums import cohort, hello, run_round, settings
 
@@ -26,8 +26,7 @@ KEY = bytes(range(3, 35))
 
 @pytest.fixture(autouse=True)
 def tensors_are_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (mechanism, node):
-        monkeypatch.setattr(module, "on_gpu", lambda values: torch.is_tensor(values))
+    monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(1, np.float32), (1025, np.float64)])

@@ -41,7 +41,7 @@ DEFAULT = "fl,fl+gaussian,fl+gaussian+sdq,cepam-gaussian"
     "scheme",
     "simulate",
     seed="First seed of the data split, the initial weights, keys and draws.",
-    seeds="Number of seeds; schemes are compared seed by seed.",
+    seeds="Number of seeds; schemes are compared seed by seed. Intervals need at least two.",
 )
 def compare(
     schemes: Schemes = DEFAULT,

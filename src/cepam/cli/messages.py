@@ -95,7 +95,7 @@ class LookOptions(AddressOptions):
     """An address for a look inside, which needs a key."""
 
     key: Annotated[Path | None, typer.Option("--key", help="With the client's key, look inside too.")] = None  # type: ignore[assignment]
-    round: Annotated[int, typer.Option("--round", help="The round. Use each (round, client, attempt) once.")] = 0
+    round: Annotated[int, typer.Option("--round", help="The round that was given to encode.")] = 0
 
 
 def _print(facts: dict[str, Any], json_out: bool) -> None:
@@ -161,7 +161,7 @@ def decode(
 ) -> None:
     """Turn a message back into the update plus noise of exactly the law. All options must be the encoder's.
 
-    Example: `cepam decode message.cepam vector.npy --key alice.key --round 1 --noise-scale 0.01 --lattice E8`
+    Example: `cepam decode message.cepam vector.npy --key alice.key --round 1 --noise-scale 0.01`
     """
     codec, at = description.codec(), place.address()
     data = message.read_bytes()
@@ -182,7 +182,7 @@ def inspect(
     """Show what a message is. Without a key: what anyone on the wire sees. With one: what is inside.
 
     Examples: `cepam inspect message.cepam` and
-    `cepam inspect message.cepam --key alice.key --round 1 --noise-scale 0.01 --lattice E8`
+    `cepam inspect message.cepam --key alice.key --round 1 --noise-scale 0.01`
     """
     from cepam.codec import wire
 

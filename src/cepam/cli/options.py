@@ -110,7 +110,7 @@ class AddressOptions:
     round: Annotated[int, typer.Option("--round", help="The round. Use each (round, client, attempt) once.")]
     client: Annotated[int, typer.Option("--client", help="The client's number.")] = 0
     run: Annotated[str, typer.Option("--run", help="A name that separates runs that share keys.")] = ""
-    attempt: Annotated[int, typer.Option("--attempt", help="Counts further tries within a round.")] = 0
+    attempt: Annotated[int, typer.Option("--attempt", help="Retry number within a round; 0 is the first try.")] = 0
 
     def address(self) -> Address:
         """The address that they describe."""

@@ -79,7 +79,7 @@ def new(
     delta: Annotated[float, typer.Option(help="The delta of that epsilon.")] = 1e-5,
     trust: Annotated[
         Literal["server", "secure-aggregation"],
-        typer.Option(help="Answer secure aggregation alone, or also a server that decodes updates."),
+        typer.Option(help="server: also answer a server that decodes single updates. secure-aggregation: sums alone."),
     ] = "secure-aggregation",
 ) -> None:
     """Write a policy with comments, to be edited. A file that exists is left alone.

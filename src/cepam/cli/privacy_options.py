@@ -201,9 +201,7 @@ class MechanismOptions:
         float,
         _panel("--bit-multiplier", "Noise multiplier of adaptive clipping's bits (default: the clip is fixed).", WHOLE),
     ] = 0.0
-    clipping_norm: Annotated[float, _panel("--clipping-norm", "Bound on the norm of what is clipped.", NOISE, True)] = (
-        1.0
-    )
+    clipping_norm: Annotated[float, _panel("--clipping-norm", "Largest norm of what is clipped.", NOISE, True)] = 1.0
     clipped: Annotated[
         ClippedUnit | None,
         _panel("--clipped", "What is clipped (default: update; example with --expected-batch-size).", NOISE),
@@ -478,6 +476,8 @@ class MechanismOptions:
             raise ValueError("--noise-scale is needed (or --noise-multiplier with --expected-batch-size)")
         if self.noise_scale or default is None or not self.expected_batch_size:
             return values_of("noise-scale", self.noise_scale, self.clients, default)
+        if min(weights) <= 0.0:
+            raise ValueError(f"--weights must be positive, got {min(weights):g}")
         share = default * math.hypot(*weights) / math.sqrt(self.clients)
         return [share / weight for weight in weights]
 

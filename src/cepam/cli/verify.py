@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="One million coordinates instead of ten.")] = False,
-    coordinates: Annotated[int | None, typer.Option(min=1000, help="How many coordinates to time.")] = None,
+    coordinates: Annotated[
+        int | None,
+        typer.Option(min=1000, help="How many coordinates to time. Default: 10,000,000, or 1,000,000 with --quick."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time encode and decode beside `x + sigma * randn` in one run. Look at the ratios: machines are noisy.
@@ -51,7 +54,9 @@ def bench(
 @spread
 def verify(
     description: CodecOptions,
-    samples: Annotated[int, typer.Option(help="Sub-vectors for each input; at least 10000.")] = 50_000,
+    samples: Annotated[
+        int, typer.Option(help="Noise draws (sub-vectors of the lattice) for each input; at least 10,000.")
+    ] = 50_000,
     false_alarm: Annotated[float, typer.Option(help="Probability that a correct codec fails, over all checks.")] = 1e-3,
     plot: Annotated[
         Path | None, typer.Option(help="Write the figure here: histogram, Q-Q, error against input.")
@@ -135,7 +140,7 @@ def _print(certificate: Certificate, every: bool) -> None:
     failures, count = certificate.failures, len(certificate.checks)
     verdict = "PASSED" if certificate.passed else f"FAILED: {len(failures)} of {count} checks"
     typer.echo(f"{verdict}: {certificate.law} on {certificate.lattice}")
-    typer.echo(f"{count} checks, {certificate.samples:,} sub-vectors an input; a correct codec fails with")
+    typer.echo(f"{count} checks, {certificate.samples:,} sub-vectors per input; a correct codec fails with")
     typer.echo(
         f"probability at most {certificate.false_alarm:g}; least p-value times {count}: {certificate.least_p_value:.3g}"
     )

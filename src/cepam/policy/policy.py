@@ -194,12 +194,14 @@ class ClientPolicy:
         """
         if self.epsilon is not None:
             return
-        most = self.spent(AnsweredRounds((_at_floors(self, "server", messages),)))
-        found = self.spent(AnsweredRounds((charge,)))
+        floors = _at_floors(self, "server", messages)
+        # Shifts, not epsilons: weak floors have no finite epsilon, and a stream's roundings are added up in one charge.
+        most, found = _reach(floors) * self.record_sampling_rate**2, _reach(charge)
         if not found <= most * (1.0 + 1e-9):
             raise PolicyRefused(
-                f"a stream of {messages} messages costs epsilon {found:.4g}, and as many rounds at this node's floors "
-                f"{most:.4g}: set epsilon in its policy to allow more"
+                f"in a stream of {messages} messages a record counts {math.sqrt(found):.4g} standard deviations of the "
+                f"noise, and in as many rounds at this node's floors {math.sqrt(most):.4g}: set epsilon in its policy "
+                "to allow more"
             )
 
     def spent(self, answered: AnsweredRounds) -> float:
@@ -229,6 +231,15 @@ class ClientPolicy:
             ("secure-aggregation", "server") if self.trust == "server" else ("secure-aggregation",)
         )
         return {trust: self.spent(AnsweredRounds((_at_floors(self, trust, self.rounds),))) for trust in modes}
+
+
+def _reach(charge: RoundCharge) -> float:
+    """The squares of how far a record moves the releases of a charge, in deviations of their noise, added up.
+
+    As if a record were in every release: what drawing it in secret gains is left out.
+    """
+    charges = AnsweredRounds((charge,)).accountant().charges(0)
+    return math.fsum(times * each.shift.size**2 for each, times in charges)
 
 
 def _at_floors(policy: ClientPolicy, trust: Trust, rounds: int) -> RoundCharge:

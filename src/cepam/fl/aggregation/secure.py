@@ -124,7 +124,6 @@ class SimulatedClients:
 
 EPOCH_ROUNDS = 1024
 """Rounds after which nodes agree on new keys."""
-Singles = npt.NDArray[np.float32]
 
 
 @dataclass

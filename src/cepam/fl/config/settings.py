@@ -317,7 +317,7 @@ class PrivacySettings:
     decay: float | None = setting("Fraction of a round's noise that the next round cancels, in [0, 1); default: the "
                                   "best for the run.", None)
     matrix: str | None = setting("File (.npy) with your own matrix for correlated noise: a column or a square.", None)
-    trust: str = setting("Who may see a single update: the server, or nobody (secure aggregation).", "server", TRUSTS)
+    trust: str = setting("Who sees single updates: the server, or with secure-aggregation nobody.", "server", TRUSTS)
     quorum: float = setting("Fewest clients in a sum (secure aggregation): a fraction of the round's clients, in "
                             "(0, 1], or a number of clients, from 2.", 0.8)
     colluders: int = setting("Number of clients who share all they know with the adversary, here the server (secure "
@@ -453,8 +453,11 @@ class Settings:
         given = checked(changes, "the changes")
         both = given.get("training.update", self.training.update) == "dp-sgd"
         made = type(self).of(self.values() | given if both else overlaid(self.values(), given))
-        if self._follows is None or given.keys() & {RATE, "privacy.noise_scale"}:
+        if self._follows is None or RATE in given:
             return made
+        if "privacy.noise_scale" in given:  # the rate that followed the target goes with it
+            own = replace(made.training, server_learning_rate=FOLLOWED[self._follows[0]][0])
+            return replace(made, training=own)
         return made.following(*self._follows)
 
     def following(self, preset: str, data: str, model: str) -> Settings:

@@ -1,6 +1,6 @@
 """The data sets by name: how each is read, what it holds, its licence and whom to cite.
 
-To add a data set, write its loader beside this file and add an entry to `CATALOG`; checksums: `packages.py`.
+To add a data set, write its loader beside this file and add an entry to `CATALOG`; checksums: `fetch.py`.
 """
 
 from __future__ import annotations
