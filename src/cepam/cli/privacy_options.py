@@ -85,7 +85,7 @@ NOISE, DATA, RUN, PRACTICE = "Noise and clipping", "Records", "Run and adversary
 WHOLE = "Whole clients (--unit client)"
 MATRIX = "Correlated noise (--noise-correlation matrix)"
 COLLUDERS = (
-    "Number of clients who share all they know with the adversary: one of the other clients; with --trust "
+    "How many clients share all they know with the adversary. The adversary is another client, or with --trust "
     "secure-aggregation the server."
 )
 CLIENTS = 30
