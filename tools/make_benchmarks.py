@@ -1011,7 +1011,8 @@ def results_table() -> str:
     return "\n".join([
         table(head, rows).replace(" --- |", "---|"),
         f"On MNIST that is {whole[0] / whole[2]:,.0f} times fewer bytes than float32; accuracy differs by "
-        f"{paired(ours, plain)} points, paired by seed. Adding noise first and quantizing then, the usual way, saves only a factor of "
+        f"{paired(ours, plain)} points, paired by seed. Adding noise first and quantizing then, the usual way, "
+        "saves only a factor of "
         f"{whole[0] / whole[1]:,.0f}. The default coder, `auto`, sends {low['size']:,.0f} weights at "
         f"{low['snr_db']:.0f} dB in {low['bytes']:.0f} bytes; encoding takes {low['encode over noise']:.0f} times as "
         f"long as drawing the noise, decoding {low['decode over noise']:.1f} times.",
