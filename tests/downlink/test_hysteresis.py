@@ -90,7 +90,7 @@ def test_the_error_is_bounded_in_steps_whatever_the_directions(zone: float) -> N
 
 
 def test_control_with_targets_that_go_anywhere_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid, "ROOM", 1e9)
+    monkeypatch.setattr(grid, "MARGIN", 1e9)
     assert worst_lag(0.75) > 0.75 + 0.5
 
 

@@ -223,8 +223,8 @@ MOST_ROWS = 64
 PASSES = 4
 NEAREST = 0.5
 """The hysteresis of rounding to the nearest point: half a step."""
-ROOM = 0.5
-"""By how many steps more than the zone a coordinate may be off, to keep the lag small along the leading directions."""
+MARGIN = 0.5
+"""Steps by which a weight may be off beyond the zone, so that the lag stays small along the leading directions."""
 
 
 @dataclass
@@ -285,7 +285,7 @@ def _folded(rows: Doubles) -> Doubles:
 
 def farthest(zone: float) -> float:
     """How many steps a weight that is chosen with a hysteresis of `zone` steps is off at most."""
-    return zone + ROOM
+    return zone + MARGIN
 
 
 class Hysteresis:
@@ -334,7 +334,7 @@ class Hysteresis:
 
         def moved(target: Doubles) -> Doubles:
             made = np.where(np.abs(target - before) > self.zones * step, nearest(target), before)
-            over = np.abs(made - weights) > (self.zones + ROOM) * step
+            over = np.abs(made - weights) > (self.zones + MARGIN) * step
             return np.where(over, nearest(weights), made) if over.any() else made
 
         for place, rows, leading in self.matrices:

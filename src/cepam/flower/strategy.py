@@ -120,7 +120,7 @@ class Budget:
         return not self.exhausted
 
     def allows(self, mechanism: Mechanism) -> bool:
-        """Whether the budget has room for this round; if not, training ends here."""
+        """Whether the budget covers this round; if not, training ends here."""
         after = self._account.epsilon(mechanism, self.limit) if self.limit is not None else 0.0
         if self.limit is not None and after > self.limit:
             self.exhausted = True

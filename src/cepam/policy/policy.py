@@ -196,7 +196,7 @@ class ClientPolicy:
             return
         floors = _at_floors(self, "server", messages)
         # Shifts, not epsilons: weak floors have no finite epsilon, and a stream's roundings are added up in one charge.
-        most, found = _reach(floors) * self.record_sampling_rate**2, _reach(charge)
+        most, found = _squared_shifts(floors) * self.record_sampling_rate**2, _squared_shifts(charge)
         if not found <= most * (1.0 + 1e-9):
             raise PolicyRefused(
                 f"in a stream of {messages} messages a record counts {math.sqrt(found):.4g} standard deviations of the "
@@ -233,7 +233,7 @@ class ClientPolicy:
         return {trust: self.spent(AnsweredRounds((_at_floors(self, trust, self.rounds),))) for trust in modes}
 
 
-def _reach(charge: RoundCharge) -> float:
+def _squared_shifts(charge: RoundCharge) -> float:
     """The squares of how far a record moves the releases of a charge, in deviations of their noise, added up.
 
     As if a record were in every release: what drawing it in secret gains is left out.

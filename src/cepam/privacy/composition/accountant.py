@@ -636,7 +636,7 @@ def slack(run: Mechanism | Accountant, delta: float | None = None) -> Slack:
 
     Args:
         run: A mechanism, or what was released.
-        delta: Of the guarantee, where the answer may stop at the finding that it has no room for the roundings.
+        delta: Of the guarantee, where the answer may stop once it is known not to cover the roundings.
 
     Returns:
         What is added to epsilon and to delta.

@@ -63,7 +63,7 @@ def calibrate(mechanism: Mechanism, epsilon: float, delta: float, client: int | 
 
 
 def _check_roundings(mechanism: Mechanism, epsilon: float, delta: float) -> None:
-    """Raise ValueError where no noise leaves room for the roundings: asked first, since a search takes longer."""
+    """Raise ValueError where delta cannot cover the roundings at any noise. It comes first: a search takes longer."""
     if delta == 0.0 or mechanism.coordinates is None or not least_slack((mechanism,)).too_many(delta):
         return
     least = least_slack((mechanism.layered(),))

@@ -99,7 +99,7 @@ class Slack:
         return self.missed + min(odds * self.missed, self.shown) + (1.0 + odds) * self.exceeded
 
     def fits(self, delta: float) -> bool:
-        """Whether delta has room for it at any epsilon.
+        """Whether delta covers it at any epsilon.
 
         Args:
             delta: delta of the guarantee.
