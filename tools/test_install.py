@@ -36,6 +36,8 @@ SHOWN = ("numpy", "scipy", "numba", "cryptography", "typer", "rich", "torch", "m
 TORCH = "torch==2.13.0"
 QUICK = "--data synthetic --clients 3 --rounds 2 --set training.local_steps=2 --noise-scale 0.05"
 RUN = "--clients 30 --local-steps 15 --records 2000 --rounds 80 --delta 1e-5"
+# A correct codec fails `verify` one time in a thousand unless told otherwise.
+ALARM = "--false-alarm 1e-9"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 CLASSIFIED = [text.rpartition(" ")[2] for text in PROJECT["project"]["classifiers"] if ":: Python ::" in text]
@@ -98,9 +100,9 @@ COMMANDS = (
     ),
     Command("decode m.cepam v.npy --key a.key --round 1 --noise-scale 0.01 --lattice E8", says="grid"),
     Command("inspect m.cepam --key a.key --round 1 --noise-scale 0.01 --lattice E8", says="E8"),
-    Command("verify --noise-scale 0.01 --lattice Z1 --samples 10000", says="PASSED"),
-    Command("verify --noise-scale 0.01 --trust secure-aggregation --samples 10000", says="PASSED"),
-    Command("verify --noise-scale 0.01 --lattice Z1 --samples 10000 --plot figure.png", ("plots",), "PASSED"),
+    Command(f"verify --noise-scale 0.01 --lattice Z1 --samples 10000 {ALARM}", says="PASSED"),
+    Command(f"verify --noise-scale 0.01 --trust secure-aggregation --samples 10000 {ALARM}", says="PASSED"),
+    Command(f"verify --noise-scale 0.01 --lattice Z1 --samples 10000 {ALARM} --plot figure.png", ("plots",), "PASSED"),
     Command("bench --coordinates 100000", says="times the noise"),
     Command(f"privacy epsilon {RUN} --noise-scale 0.25", says="epsilon 2.05172"),
     Command(f"privacy calibrate {RUN} --epsilon 1", says="noise_scale 0.303668"),
