@@ -32,13 +32,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from scipy import stats
 from torch import Tensor
 
 from cepam import fl
 from cepam.fl.config.presets import preset_values
 from cepam.fl.config.settings import checked
+from cepam.fl.data.smollm2 import LENGTH, smollm2, tokenizer
 from cepam.fl.data.tables import FOLDS, medpar
+from cepam.fl.data.texts import chitchat, packed
 from cepam.fl.models.network import areas
 from cepam.fl.models.sequences import LaggedTokens, token_accuracy, token_loss
 from stamp import graphics
@@ -169,6 +173,7 @@ def private(row: Row, runs: Path | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "run" if runs is None else runs / re.sub(r"\W+", "-", row.key)
         found = fl.train(settings, place, data, resume=(place / "config.toml").exists(), say=said.append)
+        beside = against_base(data, place) if row.task == "chitchat-lora" else {}
     clients = settings.fitted(data.clients).clients
     messages = settings.training.rounds * clients.count * clients.sampling_rate * row.seeds
     score, half = found["accuracy"], found["accuracy_half_width"]
@@ -187,8 +192,45 @@ def private(row: Row, runs: Path | None = None) -> dict[str, Any]:
         "against": found.get("epsilon_against"), "clients": clients.count, "weights": found["weights"],
         "model": settings.model.name,
         "bytes_up": found["uplink_bytes"] / messages, "bytes_down": found["downlink_bytes"] / messages,
-        "seconds": found["seconds"] / row.seeds,
+        "seconds": found["seconds"] / row.seeds, **beside,
     }  # fmt: skip
+
+
+def against_base(data: fl.Dataset, run: Path) -> dict[str, Any]:
+    """The share of the base model's perplexity that a run's models have, with a 95 % interval over test users.
+
+    Users are drawn, not records: a user's records are alike. The mean over seeds is one model's loss here, so the
+    interval says what other users would change, not what other noise would.
+    """
+    model = fl.build("smollm2-lora", data)
+    states = torch.load(run / "final.pt", weights_only=True)
+    base = _losses(model, model.state_dict(model.initial(1)), data)
+    lost = np.mean([_losses(model, state, data) for state in states.values()], axis=0) - base
+    users = test_users()
+    number, summed = np.bincount(users), np.bincount(users, lost)
+    mean = summed.sum() / number.sum()
+    spread = math.sqrt(((summed - mean * number) ** 2).sum() * len(number) / (len(number) - 1)) / number.sum()
+    half = float(stats.t.ppf(0.975, len(number) - 1)) * spread
+    return {"of_base": math.exp(mean), "of_base_low": math.exp(mean - half), "of_base_high": math.exp(mean + half),
+            "test_users": len(number)}  # fmt: skip
+
+
+def _losses(model: fl.Model, state: dict[str, Tensor], data: fl.Dataset) -> npt.NDArray[np.float64]:
+    """The loss of every test record."""
+    module = model.assembled(state).to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    device = next(module.parameters()).device
+    inputs, targets = (torch.from_numpy(each).to(device).long() for each in (data.test_inputs, data.test_labels))
+    with torch.no_grad():
+        each = [model.objective.losses(module(x), y) for x, y in zip(inputs.split(8), targets.split(8))]
+    return torch.cat(each).double().cpu().numpy()
+
+
+def test_users() -> npt.NDArray[np.int64]:
+    """Which user of the test each test record of chitchat-lora is of."""
+    encode, said = tokenizer(smollm2()), chitchat()
+    rows = [len(packed([encode(each + "\n")[:LENGTH] for each in said.utterances[user]], LENGTH))
+            for user, unseen in enumerate(said.held_out(10)) if unseen]  # fmt: skip
+    return np.repeat(np.arange(len(rows)), rows)
 
 
 def coder_of(settings: fl.Settings, said: list[str]) -> str | None:
