@@ -1,6 +1,6 @@
 """Real tasks, with noise and compression, in float32, and without privacy: the site's page "Real tasks, results".
 
-    python bench/tasks.py                          every row that bench/results/tasks.json does not hold
+    python bench/tasks.py                          every row that bench/results/tasks.json lacks, or has with fewer seeds
     python bench/tasks.py --only hospitals         rows of one task
     python bench/tasks.py --again --rows cepam     these rows anew, although they are kept
     python bench/tasks.py --take FILE              nothing runs: rows that bench/on_gpu.py measured elsewhere, kept too
@@ -392,6 +392,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="TASK")
     parser.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="such as cepam, float32, ceiling")
     parser.add_argument("--again", action="store_true", help="measure rows anew that the results hold")
+    parser.add_argument("--seeds", type=int, default=99, help="at most so many; the stored row says how many it had")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep the runs here; a stopped one goes on")
     parser.add_argument("--take", type=Path, nargs="+", default=[], metavar="FILE", help="run nothing; keep these rows")
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
@@ -400,11 +402,13 @@ def main() -> None:
         kept |= json.loads(path.read_text())
         keep(kept, chosen.out)
     for row in [] if chosen.take else rows():
-        if (row.key in kept and not chosen.again) or (chosen.only and row.task not in chosen.only) or (
+        row = replace(row, seeds=min(row.seeds, chosen.seeds))
+        held = row.key in kept and kept[row.key]["seeds"] >= row.seeds
+        if (held and not chosen.again) or (chosen.only and row.task not in chosen.only) or (
             chosen.rows and row.name not in chosen.rows
         ):  # fmt: skip
             continue
-        kept[row.key] = measured(row)
+        kept[row.key] = measured(row, chosen.runs)
         keep(kept, chosen.out)
         print(row.key, _figure(row.task, kept[row.key]["score"], kept[row.key]["half_width"]), flush=True)
 

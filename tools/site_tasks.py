@@ -162,4 +162,12 @@ def lora(results: Path, rows: dict[str, Row], table: Table) -> list[str]:
     run = of_task(rows, "chitchat-lora", "cepam")
     if run is None:
         return ["No private run of it has been measured to its end.", *said]
-    return [f"Perplexity of the private run: {score('chitchat-lora', run)}, {traffic(run)} bytes.", *said]
+    plain = of_task(rows, "chitchat-lora", "base model")
+    assert plain is not None
+    found = f"Perplexity of the private run: {score('chitchat-lora', run)}, where the base model has "
+    found += f"{score('chitchat-lora', plain)} (user, epsilon {run['epsilon']:.3g}, delta {run['delta']:.2g}; "
+    found += f"{run['seeds']} seed{'s' * (run['seeds'] > 1)}). Bytes up / down: {traffic(run)}."
+    if "of_base" in run:
+        found += f" That is {run['of_base']:.3f} times the base model's; by test users ({run['test_users']}) the 95 % "
+        found += f"interval is {run['of_base_low']:.3f} to {run['of_base_high']:.3f}."
+    return [found, *said]
