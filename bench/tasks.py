@@ -1,6 +1,6 @@
 """Real tasks, with noise and compression, in float32, and without privacy: the site's page "Real tasks, results".
 
-    python bench/tasks.py                          every row that bench/results/tasks.json lacks, or has with fewer seeds
+    python bench/tasks.py                          every row that bench/results/tasks.json lacks or has with fewer seeds
     python bench/tasks.py --only hospitals         rows of one task
     python bench/tasks.py --again --rows cepam     these rows anew, although they are kept
     python bench/tasks.py --take FILE              nothing runs: rows that bench/on_gpu.py measured elsewhere, kept too
