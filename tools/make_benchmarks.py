@@ -965,10 +965,16 @@ def overview() -> str:
     ]  # fmt: skip
     return "\n\n".join([
         "# Benchmarks", MARK,
-        "What is measured, one figure of each page, and the command behind it. Each table of a page names command, "
-        "machine and date. `make docs` builds the pages from `bench/results`; `python tools/make_benchmarks.py "
-        "--pages FOLDER` writes them as Markdown. The paper's own experiments are in [the "
-        "reproduction](../paper/reproduction.md).",
+        "This page is stored in the repository: `make pages` writes it. The pages that it links are built from "
+        "`bench/results` with the site: run `make docs` and open `site/benchmarks/index.html`. To read them as "
+        "Markdown, run `python tools/make_benchmarks.py --pages FOLDER`.",
+        "## Main results",
+        "Test scores with 95 % intervals; bytes per client and round. *float32 DP* has the same clipping, noise and "
+        "epsilon. Epsilon is for the whole run, against an outsider who sees every model.",
+        results_table(),
+        "## What is measured where",
+        "One figure of each page. Each table there names command, machine and date. The paper's own experiments are in "
+        "[the reproduction](../paper/reproduction.md).",
         table(["what", "figure", "page", "`python …`"], ([*row[:3], f"`{row[3]}`"] for row in rows)),
     ])  # fmt: skip
 
@@ -1011,11 +1017,9 @@ def results_table() -> str:
     return "\n".join([
         table(head, rows).replace(" --- |", "---|"),
         f"On MNIST that is {whole[0] / whole[2]:,.0f} times fewer bytes than float32; accuracy differs by "
-        f"{paired(ours, plain)} points, paired by seed. Adding noise first and quantizing then, the usual way, "
-        "saves only a factor of "
-        f"{whole[0] / whole[1]:,.0f}. The default coder, `auto`, sends {low['size']:,.0f} weights at "
-        f"{low['snr_db']:.0f} dB in {low['bytes']:.0f} bytes; encoding takes {low['encode over noise']:.0f} times as "
-        f"long as drawing the noise, decoding {low['decode over noise']:.1f} times.",
+        f"{paired(ours, plain)} points, paired by seed. The usual way, noise first and then quantizing, saves "
+        f"a factor of {whole[0] / whole[1]:,.0f}. Encoding such an update takes {low['encode over noise']:.0f} times "
+        f"as long as drawing the noise, decoding {low['decode over noise']:.1f} times.",
     ])  # fmt: skip
 
 

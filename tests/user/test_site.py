@@ -129,7 +129,7 @@ def test_words_of_stored_pages_are_counted(tmp_path: Path) -> None:
     (tmp_path / "paper").mkdir()
     for name, text in {"a.md": "one two  = | 3 three\n", "paper/reproduction.md": "many", "b.txt": "no"}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    assert words(tmp_path) == {"a.md": 3}
+    assert words(tmp_path) == {"a.md": 6}
 
 
 def test_workflows_call_targets_that_exist() -> None:
