@@ -937,7 +937,7 @@ def overview() -> str:
     secure = max((each["figures"] for each in result("secure").values() if "processor_seconds" in each["figures"]),
                  key=lambda found: (found["coordinates"], -found["dropped"]))  # fmt: skip
     largest, hospitals = result("scale")["rows"][-1], of_task(kept_tasks(RESULTS), "hospitals", "cepam")
-    low = quiet()
+    low, attacked = quiet(), [row["figures"] for row in result("fuzz").values()]
     rows = [
         ["Bytes of training?", f"preset `private`: {moved[0] / moved[1]:,.0f} times fewer than float32, both ways",
          "[Training](training.md)", "bench/engine.py"],
@@ -962,6 +962,9 @@ def overview() -> str:
          "[Downlink](downlink.md)", "bench/downlink.py"],
         ["Large populations?", f"{largest['clients']:,} clients: {largest['seconds_a_round']:.2f} s per round with "
          f"{largest['cohort']:,} sampled", "[Scale](scale.md)", "bench/scale.py"],
+        ["Hostile bytes?", f"{len(attacked)} parsers, {sum(row['cases'] for row in attacked):,} mutated messages and "
+         f"files: {sum(row['found'] for row in attacked)} endings that are not documented", "[Limits](../limits.md)",
+         "tools/fuzz.py"],
     ]  # fmt: skip
     return "\n\n".join([
         "# Benchmarks", MARK,

@@ -7,6 +7,8 @@ layout of RFC 8439 differs only in how words 12-15 are named, so its test vector
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,12 +41,18 @@ def _quarter_round(s: Half, a: int, b: int, c: int, d: int) -> None:
 
 def stream_words(key: bytes, stream: int, index: npt.NDArray[np.int64]) -> Words:
     """The 64-bit words of a stream at these indices, in the shape of `index`."""
+    words: Words = words_of_streams(key, [stream], index)[0]
+    return words
+
+
+def words_of_streams(key: bytes, streams: Sequence[int], index: npt.NDArray[np.int64]) -> Words:
+    """The words of several streams at the same indices, one stream after the other."""
     blocks, place = np.unique(index >> 3, return_inverse=True)
-    tail = np.empty((len(blocks), 4), dtype=np.uint32)
-    tail[:, 0] = blocks & 0xFFFFFFFF
-    tail[:, 1] = blocks >> 32
-    tail[:, 2] = stream & 0xFFFFFFFF
-    tail[:, 3] = stream >> 32
-    pairs = np.ascontiguousarray(chacha(key, tail)).reshape(len(blocks), 8, 2).astype(np.uint64)
+    tail = np.empty((len(streams), len(blocks), 4), dtype=np.uint32)
+    tail[:, :, 0] = blocks & 0xFFFFFFFF
+    tail[:, :, 1] = blocks >> 32
+    for tails, stream in zip(tail, streams):
+        tails[:, 2:] = stream & 0xFFFFFFFF, stream >> 32
+    pairs = np.ascontiguousarray(chacha(key, tail.reshape(-1, 4))).reshape(*tail.shape[:2], 8, 2).astype(np.uint64)
     words = pairs[..., 0] | (pairs[..., 1] << np.uint64(32))
-    return words[place.reshape(index.shape), index & 7]
+    return words[:, place.reshape(index.shape), index & 7]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cepam.distributions.radius import COEFFICIENTS, OCTAVES, SEGMENTS
 from cepam.errors import MalformedMessage
 from cepam.kernels.format.plan import GRID_BITS, LATENT_STREAM, RANGE_BITS, Accept, Floats, Ints, Plan, dither_stream
-from cepam.kernels.numpy.keystream import Words, stream_words
+from cepam.kernels.numpy.keystream import Words, stream_words, words_of_streams
 from cepam.lattices.lattice import Search
 
 MOST_PASSES = 64
@@ -183,8 +183,14 @@ def scale_of_radius(plan: Plan, radius: Floats) -> Ints:
 
 def dither(plan: Plan, key: bytes, trial: int, ids: Ints, b: Ints) -> Ints:
     """Dithers (N, n), uniform over the cosets of the scaled lattice in Z^n (Paper: V_i)."""
+    return dithers(plan, key, range(trial, trial + 1), ids, b)
+
+
+def dithers(plan: Plan, key: bytes, trials: range, ids: Ints, b: Ints) -> Ints:
+    """The dithers of several trials of the same sub-vectors, one trial after the other: (trials * N, n)."""
     index = ids[:, None] * plan.words + np.arange(plan.words)
-    words = stream_words(key, dither_stream(trial), index)
+    words = words_of_streams(key, [dither_stream(trial) for trial in trials], index).reshape(-1, plan.words)
+    b = np.tile(b, len(trials))
     if plan.search is not Search.GENERAL:
         sides = b[:, None] * plan.box
         return multiply_high(words, sides.astype(np.uint64)).astype(np.int64)

@@ -10,7 +10,7 @@ from cepam.errors import MalformedMessage
 from cepam.kernels.format import vector_contexts as c
 from cepam.kernels.format.plan import Accept, Floats, Ints, Plan
 from cepam.kernels.format.scalar_contexts import LARGEST, NOTHING, OCTAVE, TICKS
-from cepam.kernels.numpy.quantizer import Flags, accepted, dither, layers, nearest, square_length
+from cepam.kernels.numpy.quantizer import Flags, accepted, dithers, layers, nearest, square_length
 from cepam.kernels.numpy.range_coder import LaneReader, LaneWriter
 from cepam.kernels.numpy.scalar_coder import Decisions, log, measure_scale, power
 
@@ -23,9 +23,13 @@ class Landing(NamedTuple):
     error0: Ints
     inside: Flags
 
-    def of(self, rows: Ints) -> Landing:
+    def of(self, rows: Ints | slice) -> Landing:
         """The same for some of the rows."""
         return Landing(self.d[rows], self.j0[rows], self.error0[rows], self.inside[rows])
+
+
+AT_ONCE = 4096
+"""Most sub-vectors, one for each trial, whose dithers are computed in one call."""
 
 
 class Trials:
@@ -42,10 +46,17 @@ class Trials:
     def __getitem__(self, trial: int) -> Landing:
         """One trial of all rows."""
         while len(self.known) <= trial:
-            d = dither(self.plan, self.key, len(self.known), self.ids, self.b)
-            j0, error0 = nearest(self.plan, -d, self.b)
-            self.known.append(Landing(d, j0, error0, accepted(self.plan, error0, self.radius)))
+            self._know_more()
         return self.known[trial]
+
+    def _know_more(self) -> None:
+        """As many trials again as are known: where acceptance is rare, a trial by itself is mostly overhead."""
+        first, rows = len(self.known), len(self.ids)
+        count = max(1, min(first, AT_ONCE // rows))
+        d = dithers(self.plan, self.key, range(first, first + count), self.ids, self.b)
+        j0, error0 = nearest(self.plan, -d, np.tile(self.b, count))
+        found = Landing(d, j0, error0, accepted(self.plan, error0, np.tile(self.radius, count)))
+        self.known += [found.of(slice(at, at + rows)) for at in range(0, count * rows, rows)]
 
 
 def length_of(plan: Plan, vectors: Ints) -> Floats:
