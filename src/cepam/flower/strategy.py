@@ -386,6 +386,12 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         A round without a usable reply logs a warning and publishes nothing. The run ends at once where every node of
         its first round refuses, as with a ClientApp without `Uplink`.
 
+        Args:
+            grid: Flower's connection to the nodes.
+            initial_arrays: The model that the training starts from.
+            given: Flower's other arguments by position, such as `num_rounds`.
+            named: Flower's other arguments by name.
+
         Returns:
             Flower's result. Where the budget ends the training early it holds the rounds so far and the model that was
             published last; the last round's metrics then have `cepam-budget-spent`, and `budget_spent` is true.
@@ -624,7 +630,17 @@ class Private(PrivateStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The wrapped strategy's messages, each with an offer for its client."""
+        """The wrapped strategy's messages, each with an offer for its client.
+
+        Args:
+            server_round: Number of the round.
+            arrays: The model of the round.
+            config: What the strategy tells the nodes.
+            grid: Flower's connection to the nodes.
+
+        Returns:
+            The messages to the sampled nodes.
+        """
         self._replies.close_round()
         self._aggregator.close()
         messages = self._messages(server_round, arrays, config, grid)
@@ -645,7 +661,15 @@ class Private(PrivateStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """What the wrapped strategy makes of the good replies, with the counts and epsilon among the metrics."""
+        """What the wrapped strategy makes of the good replies.
+
+        Args:
+            server_round: Number of the round.
+            replies: The nodes' sealed updates.
+
+        Returns:
+            The new model, or None where nothing is published; the counts and epsilon among the metrics.
+        """
         tally = self._collect(replies)
         arrays, metrics = None, None
         mechanism = self._aggregator.mechanism(tally.opened)
@@ -686,7 +710,17 @@ class Private(PrivateStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The wrapped strategy's messages: evaluation is not covered by the guarantee."""
+        """The wrapped strategy's messages: evaluation is not covered by the guarantee.
+
+        Args:
+            server_round: Number of the round.
+            arrays: The model of the round.
+            config: What the strategy tells the nodes.
+            grid: Flower's connection to the nodes.
+
+        Returns:
+            The messages, with the quantized model where the downlink is quantized.
+        """
         self._evaluating = list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
         self._grid = grid
         if self._model.downlink is not None:
@@ -695,7 +729,15 @@ class Private(PrivateStrategy):
         return self._evaluating
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """What the wrapped strategy makes of the evaluation replies; those that would end the run are dropped."""
+        """What the wrapped strategy makes of the evaluation replies; those that would end the run are dropped.
+
+        Args:
+            server_round: Number of the round.
+            replies: The nodes' metrics.
+
+        Returns:
+            The strategy's metrics, or None.
+        """
         if self._model.downlink is not None and self._grid is not None:
             replies = self._model.downlink.evaluated(replies, self._evaluating, self._grid, self._timeout)
         metrics = self.strategy.aggregate_evaluate(server_round, consistent_metrics(replies, self._weight_key))

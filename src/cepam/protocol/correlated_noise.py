@@ -66,7 +66,19 @@ class CorrelatedNoiseConfig:
     def client(
         self, law: Any, records: int, weight: float = 1.0, clip: Any = None, lattice: Any = None, searched: bool = True
     ) -> Client:
-        """A client with such noise, for the accountant."""
+        """A client with such noise, for the accountant.
+
+        Args:
+            law: The law of its noise.
+            records: Records that it holds; at least one per slice is counted.
+            weight: Its weight in the server's sum.
+            clip: Its own clip; by default that of the mechanism.
+            lattice: The lattice of its codec; by default the line.
+            searched: Whether the search coder may code its messages.
+
+        Returns:
+            The client.
+        """
         from cepam.privacy import Client
 
         return Client(law, max(records, self.slices), weight, self.divisor or None, clip, lattice, searched)

@@ -218,7 +218,24 @@ class Compression:
         bit: float = 0.0,
         correlated_noise: CorrelatedNoiseConfig | None = None,
     ) -> UplinkSettings:
-        """Build what the server tells a client about its uplink."""
+        """Build what the server tells a client about its uplink.
+
+        Args:
+            law: The law of the client's noise.
+            clip: The bound on its update.
+            update: What it sends: the movement of its parameters, or a gradient.
+            weight: Its public weight in the average.
+            records: Records that it holds, a public constant.
+            unit: What is protected: a record or a client.
+            bit: Size of the bit of adaptive clipping, in the units of the update; 0 without it.
+            correlated_noise: How the noise of its messages is correlated; by default it is not.
+
+        Returns:
+            The settings.
+
+        Raises:
+            ValueError: For values that do not go together.
+        """
         return UplinkSettings(
             law, clip, self.on, self.coder, self.padding, update, weight, records, unit, bit, correlated_noise
         )
@@ -294,7 +311,11 @@ class Authentication:
             raise ValueError(f"required must be True or False, got {self.required!r}")
 
     def read_server_key(self) -> bytes | None:
-        """Read the server's private key file, if one is named."""
+        """Read the server's private key file, if one is named.
+
+        Returns:
+            The bytes of the file, or None.
+        """
         return Path(self.server_key).read_bytes() if self.server_key else None
 
 
@@ -336,7 +357,17 @@ class NodeSettings:
     compression: Compression | None = None
 
     def over(self, common: UplinkSettings) -> UplinkSettings:
-        """The settings of this node, where these are everybody's."""
+        """The settings of this node, where these are everybody's.
+
+        Args:
+            common: Everybody's settings.
+
+        Returns:
+            The settings of this node.
+
+        Raises:
+            ValueError: For values that do not go together.
+        """
         own = replace(
             common,
             law=common.law if self.noise is None else self.noise,

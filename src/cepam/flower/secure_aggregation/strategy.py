@@ -273,7 +273,17 @@ class SecureAggregation(PrivateStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The wrapped strategy's messages to the nodes that can be in a sum, each with its request."""
+        """The wrapped strategy's messages to the nodes that can be in a sum, each with its request.
+
+        Args:
+            server_round: Number of the round.
+            arrays: The model of the round.
+            config: What the strategy tells the nodes.
+            grid: Flower's connection to the nodes.
+
+        Returns:
+            The messages; none where there are too few nodes for a sum.
+        """
         self._driver, self._unfit, self._sampled = None, [], 0
         messages = self._messages(server_round, arrays, config, grid)
         self._sampled = len(messages)
@@ -352,7 +362,15 @@ class SecureAggregation(PrivateStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """What the wrapped strategy makes of the sum, if a quorum is in it; the counts and epsilons as metrics."""
+        """What the wrapped strategy makes of the sum, if a quorum is in it.
+
+        Args:
+            server_round: Number of the round.
+            replies: The nodes' masked updates.
+
+        Returns:
+            The new model, or None where nothing is published; the counts and epsilons as metrics.
+        """
         driver, self._driver = self._driver, None
         down = self._model.downlink
         tally = RoundMetrics(
@@ -442,11 +460,26 @@ class SecureAggregation(PrivateStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """No messages: nodes of secure aggregation do not evaluate; `start(…, evaluate_fn=…)` does, on the server."""
+        """No messages: nodes of secure aggregation do not evaluate; `start(…, evaluate_fn=…)` does, on the server.
+
+        Args:
+            server_round: Number of the round.
+            arrays: The model of the round.
+            config: What the strategy tells the nodes.
+            grid: Flower's connection to the nodes.
+
+        Returns:
+            An empty list.
+        """
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """No metrics: no node evaluates."""
+        """No metrics: no node evaluates.
+
+        Args:
+            server_round: Number of the round.
+            replies: None come.
+        """
 
 
 def _ignore(reply: Message) -> None:

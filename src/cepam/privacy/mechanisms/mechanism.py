@@ -414,7 +414,11 @@ class Mechanism:
         return 0.0
 
     def sent(self) -> Counter[tuple[Law, Lattice | None]]:
-        """How many noisy vectors a round has of each law on each lattice."""
+        """How many noisy vectors a round has of each law on each lattice.
+
+        Returns:
+            A count per law and lattice.
+        """
         found: Counter[tuple[Law, Lattice | None]] = Counter()
         for client, times in self._present:
             found[client.law, client.lattice] += times
@@ -433,7 +437,11 @@ class Mechanism:
         return [(objects[each], times) for each, times in counted.items()]
 
     def searched(self) -> Counter[Law]:
-        """How many of a round's vectors of each law may be of the search coder."""
+        """How many of a round's vectors of each law may be of the search coder.
+
+        Returns:
+            A count per law.
+        """
         found: Counter[Law] = Counter()
         for client, times in self._present:
             if client.may_search:
@@ -488,7 +496,11 @@ class Mechanism:
         return self.events
 
     def once(self) -> Mechanism:
-        """What `charge` is made for `events` times: one round."""
+        """What `charge` is made for `events` times: one round.
+
+        Returns:
+            A mechanism of one round.
+        """
         return self.over(1)
 
     @property
@@ -639,7 +651,11 @@ class Mechanism:
         return client if self.nodes is None else self.nodes[client]
 
     def sent_by_node(self) -> Mapping[int, Sequence[int]]:
-        """The places of the vectors that each node sent; nodes that sent none are left out."""
+        """The places of the vectors that each node sent; nodes that sent none are left out.
+
+        Returns:
+            Places of vectors by node.
+        """
         return self._sent_by_node
 
     @cached_property
@@ -662,7 +678,11 @@ class Mechanism:
         return frozenset(Counter(self.history(j) for j in sent).items())
 
     def taken(self) -> dict[int, tuple[tuple[int, int], ...]]:
-        """For each node that took part, the places (`seats`) that it took, and how often it is charged for each."""
+        """For each node that took part, the places (`seats`) that it took, and how often it is charged for each.
+
+        Returns:
+            Pairs of a place and a number of charges, by node.
+        """
         if self.node_rounds is None:
             return {node: ((seat, self.events_of(seat)),) for node, seat in self.seats.items()}
         found: dict[int, tuple[tuple[int, int], ...]] = {}

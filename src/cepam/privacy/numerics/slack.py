@@ -110,7 +110,14 @@ class Slack:
         return self.at(_HUGE) <= LARGEST_SHARE * delta
 
     def too_many(self, delta: float) -> bool:
-        """Whether what the roundings miss is over delta/100 by itself, whatever a round shows."""
+        """Whether what the roundings miss is over delta/100 by itself, whatever a round shows.
+
+        Args:
+            delta: delta of the guarantee.
+
+        Returns:
+            Whether it is; then no finite bound is available at this delta.
+        """
         return self.epsilon > 2.0 or self.missed > LARGEST_SHARE * delta
 
     def excess(self, epsilon: float, delta: float) -> tuple[str, str] | None:
