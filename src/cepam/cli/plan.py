@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cepam import privacy
+from cepam.cli.downlink_size import downlink_bytes
 from cepam.cli.options import JsonOption
 from cepam.cli.privacy_options import COLLUDERS, noise_of, observers_of, secure_aggregation_rows, values_of
 from cepam.cli.tables import as_plain_json
@@ -134,6 +135,7 @@ def answer(made: privacy.Plan) -> dict[str, Any]:
     federation, mechanism = made.federation, made.mechanism
     sampling = {"expected_batch_size": made.batch} if made.mode == "per-example" else {"batch_size": made.batch}
     sizes, of_what = uplink_bytes(made)
+    down, down_of = downlink_bytes(made)
     if _masked(made):
         uploaded: dict[str, float | list[float]] = {"bytes_up": max(sizes), "bytes_up_later": min(sizes)}
     else:
@@ -163,6 +165,8 @@ def answer(made: privacy.Plan) -> dict[str, Any]:
         "expectation": made.expectation,
         **uploaded,
         "bytes_up_of": of_what,
+        "bytes_down": down,
+        "bytes_down_of": down_of,
         "bytes_float32": 4 * federation.coordinates,
         "train": train_command(made),
         "train_note": train_note(made),
@@ -407,7 +411,8 @@ def print_plan(found: dict[str, Any]) -> None:
             console.print(f"{name} {_short(value)}")
     for name, unit in found["units"].items():
         console.print(f"{name}: {unit}")
-    console.print(f"bytes_up: per client and round, of {found['bytes_up_of']}")
+    for name in ("bytes_up", "bytes_down"):
+        console.print(f"{name}: per client and round, of {found[f'{name}_of']}")
     for who, spent in _rows(found).items():
         console.print(f"against {who}: {'no guarantee' if spent == float('inf') else f'{spent:.4g}'}")
     console.print(f"rounding: {found['numerics']}")
@@ -424,7 +429,7 @@ def print_plan(found: dict[str, Any]) -> None:
 
 TEXTS = (
     "reasons", "expectation", "train", "train_note", "flower", "check", "paragraph", "units", "opacus", "observers",
-    "observers_at_quorum", "numerics", "bytes_up_of",
+    "observers_at_quorum", "numerics", "bytes_up_of", "bytes_down_of",
 )  # fmt: skip
 """What `print_plan` does not print as a name and a value."""
 
