@@ -113,11 +113,6 @@ def bullets(items: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{text(item)}</li>' for item in items)}</ul>"
 
 
-def verbatim(words: str) -> str:
-    """Text that keeps its lines: a configuration, a command."""
-    return f"<pre>{html.escape(words)}</pre>"
-
-
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "", words: Callable[[str], str] = text
 ) -> str:
