@@ -30,14 +30,14 @@ from cepam.flower.correlated_noise import CorrelatedAggregator, check_correlated
 from cepam.flower.downlink import Distribution, distribution_for
 from cepam.flower.replies import (
     Aggregate,
-    Aggregator,
     Known,
     Replies,
+    ReplyAggregator,
     RoundMetrics,
     RunFailure,
-    aggregator_for,
     consistent_metrics,
     publishes_average,
+    reply_aggregator_for,
 )
 from cepam.flower.sampling import AdaptiveClip, Fixed, Poisson, SamplingAggregator, check_sampling
 from cepam.privacy.cohorts.dropouts import UPWARD
@@ -208,7 +208,7 @@ class NodeNoise:
         if self._target is not None and self._target.rounds is None:
             self._target = replace(self._target, rounds=rounds)
 
-    def find(self, sampled: int, aggregator: Aggregator, coordinates: int) -> None:
+    def find(self, sampled: int, aggregator: ReplyAggregator, coordinates: int) -> None:
         """Calibrate the noise to the target, if there is one, once; take coder layered where search has no figure."""
         if self._target is None:
             if not self._found:
@@ -315,7 +315,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         strategy: Strategy,
         settings: UplinkSettings,
         target: Target | None,
-        aggregator: Aggregator,
+        aggregator: ReplyAggregator,
         update: UpdateKind,
         downlink: DownlinkKind,
         nodes: PerNode | None = None,
@@ -594,7 +594,7 @@ class Private(PrivateStrategy):
         )
         is_secret = sampling is not None
         end = ServerEnd(authentication.required, authentication.read_server_key(), _quietly if is_secret else log)
-        aggregator: Aggregator
+        aggregator: ReplyAggregator
         if correlated_noise is not None:
             others: dict[str, object] = {"sampling": sampling, "AdaptiveClip": adaptive, "nodes": nodes}
             others["dropouts"] = None if dropouts.handling == "auto" else dropouts
@@ -611,7 +611,7 @@ class Private(PrivateStrategy):
             # Nodes with settings of their own may send what cannot be added up.
             auto = dropouts.handling == "auto" and nodes is not None
             handling = replace(dropouts, handling="charge") if auto else dropouts
-            aggregator = aggregator_for(handling, accounting, publishes_average(strategy, accounting), law)
+            aggregator = reply_aggregator_for(handling, accounting, publishes_average(strategy, accounting), law)
         super().__init__(strategy, settings, target, aggregator, update, downlink, nodes)
         self._replies = Replies(end, self._model.downlink, DEBUG if is_secret else INFO)
         self._evaluating: list[Message] = []

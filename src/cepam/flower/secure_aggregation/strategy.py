@@ -17,7 +17,7 @@ from cepam.clip import L2
 from cepam.distributions.laws import Gaussian, Law
 from cepam.flower.client_mod import SECURE_AGGREGATION, record_of
 from cepam.flower.downlink import is_stale
-from cepam.flower.replies import AVERAGING, Aggregator, Opened, RoundMetrics, publishes_average
+from cepam.flower.replies import AVERAGING, Opened, ReplyAggregator, RoundMetrics, publishes_average
 from cepam.flower.secure_aggregation.membership import Membership
 from cepam.flower.secure_aggregation.transport import Transport, check_value, run_bytes, run_config
 from cepam.flower.strategy import DownlinkKind, PrivateStrategy, UpdateKind, check_strategy
@@ -255,7 +255,7 @@ class SecureAggregation(PrivateStrategy):
             records=accounting.records,
             unit=accounting.unit,
         )
-        super().__init__(strategy, settings, target, Aggregator(accounting, True, 1), update, downlink)
+        super().__init__(strategy, settings, target, ReplyAggregator(accounting, True, 1), update, downlink)
         self._transport = Transport(authentication.read_server_key(), unmask_timeout)
         self._members = Membership(self._transport, authentication.required)
         self._observers = Observers(accounting.colluders, accounting.delta)
