@@ -230,7 +230,7 @@ def test_a_model_that_grows_in_mid_stream_is_charged_anew(tmp_path: Path) -> Non
     """The rounding of a long message costs more than that of the short one with which the stream began."""
     terms = CorrelatedNoiseConfig(0.5, 1, 4)
     stream = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=terms)
-    offer: Any = SimpleNamespace(settings=stream, run=RUN, server_round=1, stream=b"", place=0)
+    offer: Any = SimpleNamespace(settings=stream, run=RUN, server_round=1, noise_id=b"", place=0)
     begun = ClientCorrelatedNoise.follow(offer, 10, None)
     begun.charged = True
     kept = begun.to_fields(RUN)

@@ -35,7 +35,7 @@ class RoundCharge:
     Args:
         trust: The mode that was answered.
         noise_scale: Standard deviation of Gaussian noise, or b of Laplace noise. Of correlated noise that of a
-            single message that costs as much as the stream.
+            single message that costs as much as all of them.
         clipping_norm: Clipping norm of an update, or with `divisor` of each example's gradient.
         coordinates: Length of an update.
         shares: Nodes whose noise hides this one, itself included.
@@ -44,7 +44,7 @@ class RoundCharge:
         law: Kind of noise.
         norm_type: Norm that is clipped.
         rounds: Messages that left.
-        releases: What they cost: as many releases, or one for a whole stream of correlated noise.
+        releases: What they cost: as many releases, or one for all messages with correlated noise.
 
     Raises:
         ValueError: A value is out of range.

@@ -18,7 +18,7 @@ from cepam.protocol.agreement import Declined
 from cepam.protocol.settings import UplinkSettings
 
 MOST_MESSAGES = 10_000
-"""The longest stream whose cost a node computes; the work grows with its length."""
+"""The most messages with correlated noise whose cost a node computes; the work grows with their number."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class EnforcedPolicy:
         Args:
             settings: what the offer asks.
             coordinates: the length of an update.
-            begins: with correlated noise: whether this account has not charged the stream yet; all of it is charged
-                then.
+            begins: with correlated noise: whether this account has not charged the run's messages yet; all of them are
+                charged then.
 
         Raises:
             Declined: the offer is below the policy, or the limits are spent.
@@ -82,11 +82,12 @@ def charge_of(policy: ClientPolicy, settings: UplinkSettings, coordinates: int, 
         most = min(policy.rounds, MOST_MESSAGES)
         if settings.correlated_noise.max_participations > most:
             raise PolicyRefused(
-                f"a stream of {settings.correlated_noise.max_participations} messages is longer than the {most} allowed"
+                f"correlated noise over {settings.correlated_noise.max_participations} messages is longer than the "
+                f"{most} allowed"
             )
         noise, many = equal_single_noise(policy, settings), settings.correlated_noise.max_participations
         charge = RoundCharge("server", noise, float(clip.bound), coordinates * many)
-        policy.check_stream(charge, many)
+        policy.check_correlated_noise(charge, many)
         return replace(charge, releases=1 if begins else 0)
     # One more coordinate tells whether the clip held: whole updates are charged with it, examples are not believed.
     examples = bool(policy.divisor) and gaussian and norm == "l2" and not settings.bit

@@ -191,7 +191,9 @@ class ServerEnd:
         self._positions[peer.node] = position + 1
         chain = self._chains.get(peer.node)
         private, public = new_pair()
-        stream, place = self.correlated_noise.offered(peer.node) if settings.correlated_noise is not None else (b"", 0)
+        noise_id, place = (
+            self.correlated_noise.offered(peer.node) if settings.correlated_noise is not None else (b"", 0)
+        )
         offer = Offer(
             settings=settings,
             run=peer.run,
@@ -201,7 +203,7 @@ class ServerEnd:
             chain=chain.name if chain else b"",
             public=public,
             identity=peer.identity,
-            stream=stream,
+            noise_id=noise_id,
             place=place,
         )
         if self._server_key is not None:

@@ -68,7 +68,7 @@ class UplinkSettings:
         if not (0 <= self.bit < math.inf) or (self.bit and self.clip.norm != "l2"):
             raise ValueError(f"bit must not be negative, and goes with an l2 clip, got {self.bit!r}")
         if self.bit and self.correlated_noise is not None:
-            # A stream is charged by its clip alone: what a bit tells would be on no account.
+            # Correlated noise is charged by the clip alone: what a bit tells would be on no account.
             raise ValueError(f"bit (AdaptiveClip) must be 0 with correlated_noise, got {self.bit!r}")
         if self.largest > reach:
             # A coordinate beyond the range cannot be sent, and whether there is one would be seen.
@@ -120,10 +120,10 @@ class UplinkSettings:
             if config is None
             else [float(config.decay), config.slices, config.max_participations, float(config.divisor)]
         )
-        stream = {"stream": plain} if plain else {}
+        correlated = {"stream": plain} if plain else {}
         return json.dumps(
             {
-                **stream,
+                **correlated,
                 "law": [self.law.name, float(self.law.scale)],
                 "clip": [self.clip.norm, float(self.clip.bound)],
                 "lattice": _lattice_to_json(self.lattice),
