@@ -22,9 +22,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 import cepam
 from cepam.flower import Uplink
 from cepam.flower.client_mod import carried
-from cepam.policy import FileAccount, NodeAccount, read_policy
+from cepam.policy import FileAccount, NodeAccount, PolicyRefused, read_policy
 from cepam.protocol.agreement import RECORD, Answer, Peer
 from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseConfig
+from cepam.protocol.enforcement import charge_of
 from cepam.protocol.server import ServerEnd
 from cepam.protocol.settings import UplinkSettings
 from cepam.secure_aggregation.messages import HelloRequest
@@ -136,6 +137,15 @@ GREEDY = {
         UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=CorrelatedNoiseConfig(0.5, 1, 4)), bit=9.0
     ),
 }
+
+
+def test_noise_of_another_law_is_never_charged_as_laplace(tmp_path: Path) -> None:
+    """No message can ask for it today; a law that offers can name one day must not be charged as one that it is not."""
+    policy = read_policy(Path(written(tmp_path)["cepam-policy"]).read_bytes())
+    known = UplinkSettings(cepam.Laplace(4.0), cepam.L1(1.0))
+    assert charge_of(policy, known, 12, True).law == "laplace"
+    with pytest.raises(PolicyRefused, match="UniformBall"):
+        charge_of(policy, forged(known, law=cepam.UniformBall(4.0)), 12, True)
 
 
 @pytest.mark.parametrize("name", GREEDY)

@@ -154,6 +154,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 def law_of(name: LawName, noise_scale: float | None, radius: float | None) -> Law:
     """The law that the options describe; exactly its own scale must be given."""
     import cepam
+    from cepam.distributions.laws import PRIVATE_LAWS
 
     ball = name == "uniform-ball"
     option, value, other, wrong = ("--noise-scale", noise_scale, "--radius", radius)
@@ -165,7 +166,7 @@ def law_of(name: LawName, noise_scale: float | None, radius: float | None) -> La
         raise ValueError(f"--law {name} needs {option}, for example {option} 0.01")
     if ball:
         return cepam.UniformBall(value)
-    return cepam.Gaussian(value) if name == "gaussian" else cepam.Laplace(value)
+    return PRIVATE_LAWS[name](value)
 
 
 def lattice_of(text: str) -> Lattice:

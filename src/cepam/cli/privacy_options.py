@@ -12,7 +12,7 @@ import typer
 from cepam import privacy
 from cepam._internal.quorum import QUORUM_RULE, quorum_count
 from cepam.clip import CLIPS, L2, Adjacency, ClippedUnit, Unit
-from cepam.distributions.laws import Gaussian, Laplace, Norm
+from cepam.distributions.laws import PRIVATE_LAWS, Gaussian, Norm
 from cepam.privacy import (
     Client,
     Cohort,
@@ -350,7 +350,7 @@ class MechanismOptions:
         unequal = bool(self.expected_batch_size) and len(set(records)) > 1
         parts = [many / sum(records) for many in records] if unequal else [1.0 / self.clients] * self.clients
         weights = values_of("weights", self.weights, self.clients) if self.weights else parts
-        family: type[Gaussian] | type[Laplace] = Gaussian if self.law == "gaussian" else Laplace
+        family = PRIVATE_LAWS[self.law]
         clipped = self.clipped or ("example" if self.expected_batch_size else "update")
         by_example = clipped == "example"
         adjacency = self.adjacency or ("add-remove" if by_example else "replace")

@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary, finalize
 
 from cepam._internal.files import locked_file, settle, write_atomically
 from cepam.clip import Clip, Unit
-from cepam.distributions.laws import Gaussian, Laplace, Law
+from cepam.distributions.laws import PRIVATE_LAWS, Gaussian, Law
 from cepam.errors import CepamError
 from cepam.protocol.settings import UplinkSettings
 
@@ -208,7 +208,7 @@ class Target:
         for name, value in (("rounds", self.rounds), ("nodes", self.nodes)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        if self.noise not in (Gaussian, Laplace):
+        if self.noise not in PRIVATE_LAWS.values():
             raise ValueError(f"noise of a target must be cepam.Gaussian or cepam.Laplace itself, got {self.noise!r}")
 
     def meet(self, settings: UplinkSettings, one: Mechanism, delta: float) -> UplinkSettings:

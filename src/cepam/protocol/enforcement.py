@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cepam.clip import L2
-from cepam.distributions.laws import Gaussian
+from cepam.distributions.laws import Gaussian, Laplace
 from cepam.policy import AccountStore, AccountUnusable, AnsweredRounds, ClientPolicy, PolicyRefused, RoundCharge
 from cepam.protocol.agreement import Declined
 from cepam.protocol.settings import UplinkSettings
@@ -72,10 +72,11 @@ def charge_of(policy: ClientPolicy, settings: UplinkSettings, coordinates: int, 
         PolicyRefused: no figure is known for this noise and clip.
     """
     law, clip = settings.law, settings.clip
-    gaussian = isinstance(law, Gaussian)
-    if not gaussian and clip.norm == "l2":
+    gaussian, norm = isinstance(law, Gaussian), clip.norm
+    if not gaussian and not isinstance(law, Laplace):
+        raise PolicyRefused(f"a node's account knows Gaussian and Laplace noise, the server asks for {law!r:.80}")
+    if not gaussian and norm == "l2":
         raise PolicyRefused("Laplace noise under an l2 clip has no place in a node's account: ask for an l1 clip")
-    norm = clip.norm
     name: Literal["gaussian", "laplace"] = "gaussian" if gaussian else "laplace"
     shares = policy.participants if gaussian and norm == "l2" else 1
     if settings.correlated_noise is not None:

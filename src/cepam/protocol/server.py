@@ -99,7 +99,7 @@ def share_of(settings: UplinkSettings) -> NoiseShare:
 def noise_of_average(settings: Iterable[UplinkSettings]) -> float:
     """The standard deviation per coordinate of the noise in the weighted average of such replies."""
     used = list(settings)
-    spread = [s.weight * s.law.scale * (1.0 if isinstance(s.law, Gaussian) else math.sqrt(2.0)) for s in used]
+    spread = [s.weight * math.sqrt(s.law.variance()) for s in used]
     return math.sqrt(sum(noise**2 for noise in spread)) / sum(s.weight for s in used)
 
 

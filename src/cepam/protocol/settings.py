@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from cepam.clip import CLIPS, L1, L2, Clip, Unit
 from cepam.codec.codec import Codec, CoderName
-from cepam.distributions.laws import Gaussian, Laplace, Law
+from cepam.distributions.laws import PRIVATE_LAWS, Gaussian, Law
 from cepam.lattices.lattice import Integer, Lattice, Search, lattice_named
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
 
 Update = Literal["parameters", "gradient"]
-_LAWS: dict[str, type[Gaussian] | type[Laplace]] = {"gaussian": Gaussian, "laplace": Laplace}
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class UplinkSettings:
     correlated_noise: CorrelatedNoiseConfig | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.law, (Gaussian, Laplace)):
+        if not isinstance(self.law, tuple(PRIVATE_LAWS.values())):
             raise ValueError(f"law must be cepam.Gaussian or cepam.Laplace, got {self.law!r}")
         if not isinstance(self.clip, (L1, L2)):
             raise ValueError(f"clip must be cepam.L2 or cepam.L1, got {self.clip!r}")
@@ -142,7 +141,7 @@ class UplinkSettings:
             read: dict[str, Any] = json.loads(text)
             (law, scale), (norm, bound) = read["law"], read["clip"]
             return cls(
-                law=_LAWS[law](scale),
+                law=PRIVATE_LAWS[law](scale),
                 clip=CLIPS[norm](bound),
                 lattice=lattice_from_json(read["lattice"]),
                 coder=read["coder"],

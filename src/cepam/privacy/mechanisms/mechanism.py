@@ -19,7 +19,7 @@ import numpy as np
 from scipy import optimize
 
 from cepam.clip import Adjacency, Clip, ClippedUnit, Unit
-from cepam.distributions.laws import Floats, Gaussian, Laplace, Law
+from cepam.distributions.laws import PRIVATE_LAWS, Floats, Gaussian, Laplace, Law
 from cepam.lattices.lattice import Lattice, Search
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift, Masses, Shift
 from cepam.privacy.numerics.smoothing import smoothing_clients
@@ -249,8 +249,9 @@ class Client:
     searched: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.law, (Gaussian, Laplace)):
-            raise ValueError(f"no differential privacy is known for the law {self.law!r}: use Gaussian or Laplace")
+        if not isinstance(self.law, tuple(PRIVATE_LAWS.values())):
+            known = " or ".join(law.__name__ for law in PRIVATE_LAWS.values())
+            raise ValueError(f"no differential privacy is known for the law {self.law!r}: use {known}")
         check_count("records", self.records)
         if not (0 < self.weight < math.inf):
             raise ValueError(f"weight must be positive, got {self.weight!r}")
@@ -744,7 +745,7 @@ class Mechanism:
             A mechanism of one round, to be composed.
 
         Raises:
-            ValueError: Laplace noise under l2 clipping, which is accounted for as a whole.
+            ValueError: Laplace noise under l2 clipping, which is accounted for as a whole; or a law without a shift.
         """
         if self.law_is_gaussian:
             return SubsampledMechanism(
@@ -754,6 +755,8 @@ class Mechanism:
             raise ValueError(
                 "Laplace noise under l2 clipping has no shift in one dimension: see cepam.privacy.mechanisms.laplace"
             )
+        if not isinstance(self.clients[client].law, Laplace):
+            raise ValueError(f"no shift is known for the law {self.clients[client].law!r}")
         gap = 0.0 if client in self.absent else self.distance(client) / self.clients[client].law.scale
         return SubsampledMechanism(LaplaceShift(gap), self.sampling_rate(client), self.adjacency)
 
