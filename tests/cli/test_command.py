@@ -137,3 +137,18 @@ def test_a_broken_command_is_one_line(app: typer.Typer, words: list[str], line: 
 def test_a_command_of_ours_is_not_replaced(app: typer.Typer, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["keygen", str(tmp_path / "a.key")]).exit_code == 0
     assert (tmp_path / "a.key").exists()
+
+
+def test_every_command_says_its_defaults_in_one_style() -> None:
+    """Typer's own style and sentences of ours would be two: every default that is shown is in the help text."""
+
+    def options(command: Any) -> Iterator[Any]:
+        for inner in getattr(command, "commands", {}).values():
+            yield from options(inner)
+        yield from command.params
+
+    seen = [each for command in COMMANDS for each in options(command.built())]
+    shown = [each for each in seen if getattr(each, "show_default", None) and each.default not in (None, False, "")]
+    assert [each.name for each in shown if not each.required] == []
+    assert any("Default: 0." in (each.help or "") for each in seen if each.name == "colluders")
+    assert any("Default: remember." in (each.help or "") for each in seen if each.name == "remember")

@@ -38,32 +38,36 @@ NEEDED = ("clients", "coordinates", "epsilon")
 
 def plan(
     unit: Annotated[
-        Literal["record", "client"] | None, typer.Option("--unit", help="What is protected (default: record).")
+        Literal["record", "client"] | None,
+        typer.Option(
+            "--unit", help="What the guarantee protects: one record, or all records of one client. Default: record."
+        ),
     ] = None,
     clients: Annotated[
         int | None,
-        typer.Option("--clients", help="Number of clients: sites, phones (default: as many as --records lists)."),
+        typer.Option("--clients", help="Number of clients: sites, phones. Default: as many as --records lists."),
     ] = None,
     records: Annotated[
-        str | None, typer.Option("--records", help="Records of a client: one value, or one per client.")
+        str | None, typer.Option("--records", help="Number of records of a client: one value, or one per client.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", help="Rounds of training (default: 100).")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Number of rounds. Default: 100.")] = None,
     trust: Annotated[
         Literal["server", "secure-aggregation", "nobody"] | None,
-        typer.Option("--trust", help="Who may see a single update (default: the server)."),
+        typer.Option("--trust", help="Who sees single updates. Default: server."),
     ] = None,
-    coordinates: Annotated[int | None, typer.Option("--coordinates", help="Weights that the model trains.")] = None,
+    coordinates: Annotated[int | None, typer.Option("--coordinates", help="Number of trained weights.")] = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Target epsilon of the whole run.")] = None,
     delta: Annotated[
         float,
         typer.Option(
             "--delta",
-            help="delta (default: a tenth of one over the protected units, rounded down).",
+            help="delta of the guarantee, in (0, 1). Default: a tenth of one over the protected units, rounded down.",
             show_default=False,
         ),
     ] = 0.0,
     clipping_norm: Annotated[
-        float, typer.Option("--clipping-norm", help="Bound on an example's gradient, or on a client's update.")
+        float,
+        typer.Option("--clipping-norm", help="Clipping norm: the bound on an update, or on an example's gradient."),
     ] = 1.0,
     colluders: Annotated[int, typer.Option("--colluders", help=f"{COLLUDERS} The target holds against them.")] = 0,
     as_json: JsonOption = False,
