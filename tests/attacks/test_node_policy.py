@@ -242,7 +242,7 @@ def test_a_model_that_grows_in_mid_stream_is_charged_anew(tmp_path: Path) -> Non
     stream = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=terms)
     offer: Any = SimpleNamespace(settings=stream, run=RUN, server_round=1, noise_id=b"", place=0)
     begun = ClientCorrelatedNoise.follow(offer, 10, None)
-    begun.charged = True
+    begun.charged = "an account"
     kept = begun.to_fields(RUN)
     offer.server_round = 2
     assert ClientCorrelatedNoise.follow(offer, 10, kept).charged
@@ -265,6 +265,22 @@ def test_a_policy_that_comes_in_mid_stream_charges_the_whole_stream_once(tmp_pat
     assert not Server(node_of(whole)).ask(stream).has_error()
     assert charged == [spent(whole).answered.epsilon(DELTA)] * 2
     assert charged[0] > 0.0
+
+
+def test_another_account_file_in_the_middle_of_a_run_pays_again(tmp_path: Path) -> None:
+    """Correlated noise is charged with its first message; an account that comes in later must not find it paid."""
+    correlated = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=CorrelatedNoiseConfig(0.5, 1, 4))
+    first, second = written(tmp_path / "first"), written(tmp_path / "second")
+    node = node_of(first)
+    server = Server(node)
+    charged = []
+    for config in (first, first, second, second):
+        node.context = Context(RUN, 100, {**first, "cepam-account": config["cepam-account"]}, node.context.state, {})
+        assert not server.ask(correlated).has_error()
+        charged.append((spent(first).answered.epsilon(DELTA), spent(second).answered.epsilon(DELTA)))
+    whole = charged[0][0]
+    assert whole > 0.0
+    assert charged == [(whole, 0.0), (whole, 0.0), (whole, whole), (whole, whole)]
 
 
 def test_secure_aggregation_and_a_trusted_server_share_one_account(tmp_path: Path) -> None:

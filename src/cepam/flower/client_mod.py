@@ -320,7 +320,7 @@ class Uplink:
                 else _correlated_noise(offer, reference, message.content, context)
             )
             if rules is not None:
-                rules.check(offer.settings, *_size_and_start(offer, reference, correlated))
+                rules.check(offer.settings, *_size_and_start(offer, reference, correlated, rules))
             reply = self._sealed(_trained(message, context, call_next), reference, offer, context, correlated, rules)
             return reporting(reply, report)
         except Declined as declined:
@@ -365,9 +365,9 @@ class Uplink:
         except ValueError as odd:
             raise Declined("arrays", str(odd)) from odd
         if rules is not None:
-            rules.charge(offer.settings, *_size_and_start(offer, reference, correlated))
+            rules.charge(offer.settings, *_size_and_start(offer, reference, correlated, rules))
             if correlated is not None:
-                correlated.charged = True
+                correlated.charged = rules.account_name
             reply.content = RecordDict({name: arrays, **only_metrics(reply.content, rules)})
         sealed = seal_update(update, offer, _stored(context, offer), read_key_file(context, IDENTITY_FILE), correlated)
         _store(context, offer, sealed.chain)
@@ -385,9 +385,12 @@ class Uplink:
         return reply
 
 
-def _size_and_start(offer: Offer, reference: Arrays, correlated: ClientCorrelatedNoise | None) -> tuple[int, bool]:
-    """How many coordinates the message has, and whether its noise, if that is correlated, is still to be charged."""
-    return count(reference) + offer.settings.beside, correlated is None or not correlated.charged
+def _size_and_start(
+    offer: Offer, reference: Arrays, correlated: ClientCorrelatedNoise | None, rules: EnforcedPolicy
+) -> tuple[int, bool]:
+    """How many coordinates the message has, and whether this account has yet to pay for correlated noise."""
+    begins = correlated is None or correlated.charged != rules.account_name
+    return count(reference) + offer.settings.beside, begins
 
 
 def _correlated_noise(

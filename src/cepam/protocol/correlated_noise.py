@@ -115,7 +115,7 @@ class _Kept:
     start: int
     position: int
     size: int
-    charged: bool
+    charged: str
     memory: bytes = field(repr=False)
 
     @classmethod
@@ -139,7 +139,7 @@ class _Kept:
 
 
 _KINDS: dict[str, type] = {
-    "run": str, "said": str, "name": bytes, "round": int, "start": int, "position": int, "size": int, "charged": bool,
+    "run": str, "said": str, "name": bytes, "round": int, "start": int, "position": int, "size": int, "charged": str,
     "memory": bytes,
 }  # fmt: skip
 
@@ -152,8 +152,8 @@ def _damaged(reason: str) -> CorrelatedNoiseRefused:
 class ClientCorrelatedNoise:
     """A client's end: where it stands, under which config, and what it carries. Private to the client.
 
-    `charged` says that the client's own account has paid for all messages of this run and size. Noise that was begun
-    without an account is charged with the first message under one.
+    `charged` names the client's own account that has paid for all messages of this run and size; empty: none has. What
+    was begun without an account, or under another one, is charged with the first message under this one.
 
     Guarantee: a server that asks again, backwards, too often or on other terms gets nothing, and the position is left
     (tests/flower/test_correlated_noise.py).
@@ -164,7 +164,7 @@ class ClientCorrelatedNoise:
     name: bytes
     server_round: int
     sender: CorrelatedNoiseSender = field(repr=False)
-    charged: bool = False
+    charged: str = ""
 
     @classmethod
     def follow(cls, offer: Any, size: int, kept: Mapping[str, object] | None) -> ClientCorrelatedNoise:
@@ -188,7 +188,7 @@ class ClientCorrelatedNoise:
         if position >= config.max_participations:
             raise CorrelatedNoiseRefused("order", f"all {config.max_participations} messages of this run were sent")
         same = mine is not None and mine.size == size
-        charged = mine is not None and same and mine.charged
+        charged = mine.charged if mine is not None and same else ""
         goes_on = mine is not None and same and offer.noise_id == mine.name
         sender = mine.sender(config.link) if mine is not None and goes_on else config.link.sender(size, position)
         name = offer.noise_id if goes_on else secrets.token_bytes(NAME_BYTES)

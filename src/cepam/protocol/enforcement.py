@@ -7,13 +7,22 @@ each of them by itself included, and whatever it says of other nodes and of samp
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cepam.clip import L2
 from cepam.distributions.laws import Gaussian, Laplace
-from cepam.policy import AccountStore, AccountUnusable, AnsweredRounds, ClientPolicy, PolicyRefused, RoundCharge
+from cepam.policy import (
+    AccountStore,
+    AccountUnusable,
+    AnsweredRounds,
+    ClientPolicy,
+    FileAccount,
+    PolicyRefused,
+    RoundCharge,
+)
 from cepam.protocol.agreement import Declined
 from cepam.protocol.settings import UplinkSettings
 
@@ -31,6 +40,14 @@ class EnforcedPolicy:
 
     policy: ClientPolicy
     account: AccountStore
+
+    @property
+    def account_name(self) -> str:
+        """What tells this account from another of the node."""
+        place = (
+            str(self.account.path.resolve()) if isinstance(self.account, FileAccount) else type(self.account).__name__
+        )
+        return hashlib.sha256(place.encode()).hexdigest()[:32]
 
     def check(self, settings: UplinkSettings, coordinates: int, begins: bool = True) -> None:
         """Check an offer before training for it.
