@@ -497,7 +497,9 @@ def _kept_noise_targets() -> list[Target]:
         stream = ClientCorrelatedNoise.follow(Offer(one, 7, 8, 1, 0, b"", b"", b""), 12, None)
         stream.sender.next(np.linspace(0.0, 0.1, 12))
         kept = stream.to_fields(7)
-        cases += [(Offer(one, 7, 8, 2, 0, b"", b"", b"", stream=name, place=1), kept) for name in (stream.name, b"new")]
+        cases += [
+            (Offer(one, 7, 8, 2, 0, b"", b"", b"", noise_id=name, place=1), kept) for name in (stream.name, b"new")
+        ]
     folder = Path(tempfile.mkdtemp(prefix="cepam-fuzz-", dir=_memory_folder()))
     context: Any = SimpleNamespace(node_config={client_mod.FOLDER: str(folder)}, state={})
 

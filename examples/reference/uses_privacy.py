@@ -65,8 +65,7 @@ assert sites.steps[1] == privacy.steps_of(4000, 64, 5)
 cohort = privacy.Cohort(population=100_000, size=1000)
 users = privacy.CohortMechanism.of(cohort, cepam.L2(1.0), noise_multiplier=1.0, rounds=10, adjacency="add-remove")
 compensation = privacy.DropoutCompensation(total=1.0, cap=1283)
-published = compensation.mean(np.zeros(8), replies=871, expected=1000)
-privacy.server_noise(0.1, coordinates=8)
+published = (np.zeros(8) + privacy.server_noise(compensation.missing(replies=871), 8)) / 1000
 
 joint = privacy.joint_multiplier(update=1.0, bit=10.0)
 assert math.isclose(privacy.update_multiplier(joint, bit=10.0), 1.0)

@@ -22,9 +22,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 import cepam
 from cepam.flower import Uplink
 from cepam.flower.client_mod import carried
-from cepam.policy import FileAccount, NodeAccount, read_policy
+from cepam.policy import FileAccount, NodeAccount, PolicyRefused, read_policy
 from cepam.protocol.agreement import RECORD, Answer, Peer
 from cepam.protocol.correlated_noise import ClientCorrelatedNoise, CorrelatedNoiseConfig
+from cepam.protocol.enforcement import charge_of
 from cepam.protocol.server import ServerEnd
 from cepam.protocol.settings import UplinkSettings
 from cepam.secure_aggregation.messages import HelloRequest
@@ -138,6 +139,15 @@ GREEDY = {
 }
 
 
+def test_noise_of_another_law_is_never_charged_as_laplace(tmp_path: Path) -> None:
+    """No message can ask for it today; a law that offers can name one day must not be charged as one that it is not."""
+    policy = read_policy(Path(written(tmp_path)["cepam-policy"]).read_bytes())
+    known = UplinkSettings(cepam.Laplace(4.0), cepam.L1(1.0))
+    assert charge_of(policy, known, 12, True).law == "laplace"
+    with pytest.raises(PolicyRefused, match="UniformBall"):
+        charge_of(policy, forged(known, law=cepam.UniformBall(4.0)), 12, True)
+
+
 @pytest.mark.parametrize("name", GREEDY)
 def test_offers_below_the_floors_learn_nothing(name: str, tmp_path: Path) -> None:
     def never(message: Message, context: Context) -> Message:
@@ -230,9 +240,9 @@ def test_a_model_that_grows_in_mid_stream_is_charged_anew(tmp_path: Path) -> Non
     """The rounding of a long message costs more than that of the short one with which the stream began."""
     terms = CorrelatedNoiseConfig(0.5, 1, 4)
     stream = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=terms)
-    offer: Any = SimpleNamespace(settings=stream, run=RUN, server_round=1, stream=b"", place=0)
+    offer: Any = SimpleNamespace(settings=stream, run=RUN, server_round=1, noise_id=b"", place=0)
     begun = ClientCorrelatedNoise.follow(offer, 10, None)
-    begun.charged = True
+    begun.charged = "an account"
     kept = begun.to_fields(RUN)
     offer.server_round = 2
     assert ClientCorrelatedNoise.follow(offer, 10, kept).charged
@@ -255,6 +265,22 @@ def test_a_policy_that_comes_in_mid_stream_charges_the_whole_stream_once(tmp_pat
     assert not Server(node_of(whole)).ask(stream).has_error()
     assert charged == [spent(whole).answered.epsilon(DELTA)] * 2
     assert charged[0] > 0.0
+
+
+def test_another_account_file_in_the_middle_of_a_run_pays_again(tmp_path: Path) -> None:
+    """Correlated noise is charged with its first message; an account that comes in later must not find it paid."""
+    correlated = UplinkSettings(cepam.Gaussian(8.0), cepam.L2(1.0), correlated_noise=CorrelatedNoiseConfig(0.5, 1, 4))
+    first, second = written(tmp_path / "first"), written(tmp_path / "second")
+    node = node_of(first)
+    server = Server(node)
+    charged = []
+    for config in (first, first, second, second):
+        node.context = Context(RUN, 100, {**first, "cepam-account": config["cepam-account"]}, node.context.state, {})
+        assert not server.ask(correlated).has_error()
+        charged.append((spent(first).answered.epsilon(DELTA), spent(second).answered.epsilon(DELTA)))
+    whole = charged[0][0]
+    assert whole > 0.0
+    assert charged == [(whole, 0.0), (whole, 0.0), (whole, whole), (whole, whole)]
 
 
 def test_secure_aggregation_and_a_trusted_server_share_one_account(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,18 @@ def test_a_broken_command_is_one_line(app: typer.Typer, words: list[str], line: 
 def test_a_command_of_ours_is_not_replaced(app: typer.Typer, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["keygen", str(tmp_path / "a.key")]).exit_code == 0
     assert (tmp_path / "a.key").exists()
+
+
+def test_every_command_says_its_defaults_in_one_style() -> None:
+    """Typer's own style and sentences of ours would be two: every default that is shown is in the help text."""
+
+    def options(command: Any) -> Iterator[Any]:
+        for inner in getattr(command, "commands", {}).values():
+            yield from options(inner)
+        yield from command.params
+
+    seen = [each for command in cli.COMMANDS for each in options(command.built())]
+    optional = [each for each in seen if not each.required and getattr(each, "show_default", None)]
+    assert {each.name for each in optional if str(each.default) not in ("None", "False", "")} == set()
+    assert any("Default: 0." in (each.help or "") for each in seen if each.name == "colluders")
+    assert any("Default: remember." in (each.help or "") for each in seen if each.name == "remember")

@@ -379,6 +379,60 @@ def test_bytes_of_masked_and_of_local_updates_are_not_those_of_floats() -> None:
     assert "fl+sdq" in local["bytes_up_of"]
 
 
+@pytest.mark.parametrize("who", ["--clients 5 --records 400", "--unit client --clients 200"])
+def test_a_run_downloads_what_the_plan_says(who: str) -> None:
+    """Bytes of the plan's own command, run on data whose updates are small beside the noise."""
+    pytest.importorskip("torch")
+    from cepam import fl
+
+    found = json.loads(run(f"{who} --rounds 40 --coordinates 7850 --epsilon 2 --json").stdout)
+    data = fl.synthetic(2000, 40)
+    chosen = {"data.name": "synthetic", "model.name": "linear", "run.simulate": True, "run.evaluate_every": 40}
+    simulation = fl.Simulation(settings_of(found["train"]).updated(chosen), data, fl.build("linear", data, "relu"))
+    lines = []
+    while not simulation.done:
+        lines += simulation.step()
+    assert simulation.size == 7850
+    received = np.mean([line["bits_per_coordinate_down"] for line in lines]) * simulation.size / 8
+    assert found["bytes_down"] / 2 < received < 2 * found["bytes_down"]
+    assert found["bytes_down"] < found["bytes_float32"] / 10
+
+
+def test_bytes_of_the_downlink_are_per_client_and_round() -> None:
+    """Whoever is sampled in few rounds downloads what they missed; a model of twice the size takes twice as much."""
+    often, seldom = (
+        json.loads(run(f"--unit client --clients {many} --rounds 20 --coordinates 4096 --epsilon 4 --json").stdout)
+        for many in (20, 5000)
+    )
+    assert (often["client_sampling_rate"], seldom["client_sampling_rate"]) == (1.0, 0.05)
+    assert seldom["bytes_down"] > 1.5 * often["bytes_down"]
+    given = "--clients 5 --records 2000 --rounds 20 --epsilon 2 --json"
+    half, whole = (json.loads(run(f"{given} --coordinates {size}").stdout)["bytes_down"] for size in (2**20, 2**21))
+    assert whole == pytest.approx(2 * half, rel=0.01)
+    local = json.loads(run(f"{given} --coordinates 2000 --trust nobody").stdout)
+    assert local["bytes_down"] == local["bytes_float32"] == 8000
+    assert "bytes_down: per client and round, of the quantized model broadcast" in " ".join(
+        run(given.replace(" --json", " --coordinates 2000")).stdout.split()
+    )
+
+
+def test_the_plan_sends_models_as_the_presets_do() -> None:
+    pytest.importorskip("torch")
+    from cepam.cli import downlink_size as used
+    from cepam.fl import preset
+    from cepam.fl.optim import optimizer
+
+    for unit, name in (("record", "private"), ("client", "users")):
+        chosen = preset(name)
+        assert used.STEPS[unit] == (
+            chosen.compression.downlink_step_factor, chosen.compression.downlink_step_exponent
+        )  # fmt: skip
+        assert (chosen.compression.downlink, chosen.training.schedule) == ("quantized", "linear")
+        assert (chosen.training.server_optimizer, chosen.training.server_momentum) == ("momentum", used.MOMENTUM)
+    adam = optimizer("adam", used.MOMENTUM)
+    assert (adam.momentum, adam.second, adam.floor) == (used.MOMENTUM, used.SECOND, used.FLOOR)
+
+
 def test_the_plan_codes_local_updates_as_the_engine_does() -> None:
     pytest.importorskip("torch")
     from cepam.cli.uplink_size import LOCAL_RATE, STEP

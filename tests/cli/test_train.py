@@ -35,6 +35,11 @@ def test_train_prints_one_json_object(tmp_path: Path) -> None:
     assert (summary["server_optimizer"], summary["server_learning_rate"]) == ("sgd", 0.1)
     assert Path(summary["folder"], "curve.png").stat().st_size > 1000
     assert Path(summary["page"]).stat().st_size > 1000
+    code, out, _ = run("train", "--resume", "--runs", tmp_path, "--name", "one")
+    assert code == 0
+    names = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
+    assert len([name for name in names if "noise scale" in name]) == 2  # two kinds of clients: two rows
+    assert len({name for name in names if name}) == len([name for name in names if name])
     code, out, _ = run("train", "--resume", "--runs", tmp_path, "--name", "one", "--json")
     assert code == 0
     assert json.loads(out)["accuracy"] == summary["accuracy"]

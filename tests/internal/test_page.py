@@ -21,7 +21,6 @@ from cepam._internal.page import (
     picture,
     table,
     text,
-    verbatim,
 )
 
 
@@ -59,7 +58,6 @@ def whole(tmp_path: Path) -> str:
             table(["name", "value"], [["x<y", "1.5"], ["z", "−2 ± 0.3"]], "figures"),
             picture(drawn, 'a "curve"', "below"),
             picture('<?xml version="1.0"?><svg><path d="M0 0"/></svg>', "drawn"),
-            verbatim("a = 1\nb = <2>"),
             "",
         ],
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from cepam import A2, D4, E8, L1, L2, Gaussian, Integer, Laplace, Lattice
+from cepam import A2, D4, E8, L1, L2, Gaussian, Integer, Laplace, Lattice, UniformBall
 from cepam.distributions.radius import OCTAVES
 from cepam.kernels.format import search
 from cepam.kernels.numpy.search_coder import transform
@@ -330,3 +330,9 @@ def test_roundings_that_are_too_many_are_refused_before_any_round_is_charged(mon
         calibrate(Mechanism((one,) * 10, L2(1.0), Sampling("all"), 1, coordinates=10**13), 1.0, 1e-7)
     with pytest.raises(AssertionError, match="charged"):
         Accountant((Mechanism((one,) * 10, L2(1.0), Sampling("all"), 1, coordinates=9),)).epsilon(1e-7)
+
+
+def test_the_rounding_of_an_unknown_law_is_refused() -> None:
+    assert 0.0 < word_miss(Gaussian(1.0), 1) < word_miss(Laplace(1.0), 1)
+    with pytest.raises(ValueError, match="UniformBall"):
+        word_miss(UniformBall(1.0), 1)

@@ -239,3 +239,23 @@ def test_the_readme_says_of_the_papers_presets_what_their_help_says() -> None:
     told = option.help.partition("algorithm1:")[2]
     readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("Preset `algorithm1`")[2]
     assert re.findall(r"about (\d+) %", readme) == re.findall(r"about (\d+) %", told) != []
+
+
+def test_paths_and_names_of_the_architecture_are_there() -> None:
+    """Each path is in the package or at the root; a file that follows a name in parentheses has the name."""
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    page = re.sub(r"```.*?```", "", page, flags=re.S)
+
+    def place(path: str) -> Path:
+        found = [base / path for base in (ROOT / "src/cepam", ROOT) if (base / path).exists()]
+        assert found, path
+        return found[0]
+
+    paths = set(re.findall(r"`([\w-]+(?:/[\w.-]+)+)`", page))
+    assert len(paths) > 20
+    assert all(place(path) for path in paths)
+    pairs = re.findall(r"`([\w.]+)`\s+\(`([\w-]+(?:/[\w-]+)*\.py)`\)", page)
+    assert len(pairs) > 10
+    for name, path in pairs:
+        text = place(path).read_text(encoding="utf-8")
+        assert all(re.search(rf"\b{part}\b", text) for part in name.removeprefix("cepam.").split(".")), (name, path)

@@ -60,7 +60,6 @@ figure { margin: .8rem 0 } figure img, figure svg { max-width: 100%; height: aut
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; margin: .3rem 0; padding: 0;
   font-size: .9rem }
 .legend .key { width: 28px; height: 10px; margin-right: .4rem; vertical-align: middle }
-pre { overflow-x: auto; padding: .7rem; background: var(--panel); white-space: pre-wrap }
 code { font-size: .92em } a { color: var(--accent) } summary { cursor: pointer; margin: .6rem 0; font-weight: 600 }
 @media (max-width: 44rem) {
   .stack, .stack caption, .stack tbody, .stack tr, .stack td { display: block } .stack thead { display: none }
@@ -111,11 +110,6 @@ def heading(words: str, level: int = 2) -> str:
 def bullets(items: Iterable[str]) -> str:
     """A list, a line for each item."""
     return f"<ul>{''.join(f'<li>{text(item)}</li>' for item in items)}</ul>"
-
-
-def verbatim(words: str) -> str:
-    """Text that keeps its lines: a configuration, a command."""
-    return f"<pre>{html.escape(words)}</pre>"
 
 
 def table(

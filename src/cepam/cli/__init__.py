@@ -35,7 +35,7 @@ COMMANDS = (
     Command(
         "verify",
         "cepam.cli.verify:verify",
-        "Check on fresh randomness that decoded vectors carry exactly the law's noise; print a certificate.",
+        "Test on fresh randomness that decoded vectors have exactly the stated noise; print a certificate.",
     ),
     Command(
         "bench",

@@ -144,8 +144,8 @@ class Command:
         return holder
 
     def built(self) -> Any:
-        """The group that Typer builds for this command alone, with the help of its arguments."""
-        return _with_arguments_help(typer.main.get_command(self.load()))
+        """The group that Typer builds for this command alone, with its help in one style."""
+        return _with_help(typer.main.get_command(self.load()))
 
     def run(self, words: list[str]) -> None:
         """Run the command with these words, or say in one line why not."""
@@ -153,7 +153,7 @@ class Command:
         with one_line(place):
             try:
                 holder = self.load()
-                group = _with_arguments_help(typer.main.get_command(holder))
+                group = _with_help(typer.main.get_command(holder))
             except Exception as broken:
                 if not self.package or (isinstance(broken, ModuleNotFoundError) and is_optional(broken)):
                     raise
@@ -166,10 +166,13 @@ class Command:
             raise typer.Exit(code)
 
 
-def _with_arguments_help(command: Any) -> Any:
-    """The command, whose arguments say what they are: click from 8.5 on drops that where Typer is older than 0.26."""
+def _with_help(command: Any) -> Any:
+    """The command, whose options say their defaults in one style, and whose arguments say what they are.
+
+    click from 8.5 on drops the latter where Typer is older than 0.26.
+    """
     for inner in getattr(command, "commands", {}).values():
-        _with_arguments_help(inner)
+        _with_help(inner)
     silent = [each for each in command.params if each.param_type_name == "argument" and not getattr(each, "help", None)]
     if silent and command.callback is not None:
         with suppress(ImportError):
@@ -178,7 +181,23 @@ def _with_arguments_help(command: Any) -> Any:
             given = get_params_from_function(command.callback)
             for each in silent:
                 each.help = getattr(given[each.name].default, "help", None)
+    for each in command.params:
+        if getattr(each, "show_default", None) and not each.required and (said := _default_of(each)):
+            each.help = f"{(getattr(each, 'help', None) or '').rstrip()} Default: {said}.".strip()
+            each.show_default = False
     return command
+
+
+def _default_of(option: Any) -> str:
+    """The default of an option in words; empty where nothing is the default."""
+    if isinstance(option.show_default, str):
+        return option.show_default
+    value = option.default
+    if value is True:
+        return str(option.opts[0].lstrip("-"))
+    if value is None or value is False or value == "" or callable(value):
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def brought() -> list[Command]:

@@ -70,7 +70,8 @@ class ClipOptions:
     clipping_norm: Annotated[
         float | None,
         typer.Option(
-            "--clipping-norm", help="Scale the update down to at most this norm: l2, or l1 under Laplace noise."
+            "--clipping-norm",
+            help="Clipping norm: scale the update down to at most this norm, l2, or l1 with Laplace noise.",
         ),
     ] = None
     unclipped: Annotated[
@@ -94,8 +95,8 @@ class ClipOptions:
 class LookOptions(AddressOptions):
     """An address for a look inside, which needs a key."""
 
-    key: Annotated[Path | None, typer.Option("--key", help="With the client's key, look inside too.")] = None  # type: ignore[assignment]
-    round: Annotated[int, typer.Option("--round", help="The round that was given to encode.")] = 0
+    key: Annotated[Path | None, typer.Option("--key", help="The client's key file: look inside too.")] = None  # type: ignore[assignment]
+    round: Annotated[int, typer.Option("--round", help="Number of the round, as given to `encode`.")] = 0
 
 
 def _print(facts: dict[str, Any], json_out: bool) -> None:
@@ -114,7 +115,7 @@ def encode(
     place: AddressOptions,
     description: CodecOptions,
     clipping: ClipOptions,
-    padding: Annotated[int | None, typer.Option(help="Pad the message to a multiple of so many bytes.")] = None,
+    padding: Annotated[int | None, typer.Option(help="Pad the message to a multiple of this many bytes.")] = None,
     used: SentOption = None,
     remember: RememberOption = True,
     json_out: JsonOption = False,

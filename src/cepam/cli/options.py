@@ -70,25 +70,23 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 class CodecOptions:
     """What the command line says about a codec; every field is an option."""
 
-    law: Annotated[LawName, typer.Option("--law", help="The noise that the decoded vector carries.")] = "gaussian"
+    law: Annotated[LawName, typer.Option("--law", help="Distribution of the noise.")] = "gaussian"
     noise_scale: Annotated[
         float | None,
         typer.Option(
             "--noise-scale",
-            help="Noise per coordinate, in the update's unit: sigma of a Gaussian, b of a Laplace.",
+            help="Noise scale per coordinate, in the unit of the update: sigma of Gaussian or b of Laplace noise.",
         ),
     ] = None
     radius: Annotated[
-        float | None, typer.Option("--radius", help="Radius of uniform-ball noise, in the update's unit.")
+        float | None, typer.Option("--radius", help="Radius of uniform-ball noise, in the unit of the update.")
     ] = None
     lattice: Annotated[
-        str, typer.Option("--lattice", help="Z1 to Z10, A2, D4, E8, or a .npy file with a generator matrix.")
+        str, typer.Option("--lattice", help="Lattice: Z1 to Z10, A2, D4, E8, or a .npy file with a generator matrix.")
     ] = "Z1"
     coder: Annotated[
         Literal["auto", "layered", "paper"],
-        typer.Option(
-            "--coder", help="auto is far smaller than layered where noise drowns the update; paper is the paper's code."
-        ),
+        typer.Option("--coder", help="Coder; auto has far fewer bytes than layered where noise drowns the update."),
     ] = "auto"
     bound: Annotated[float | None, typer.Option("--bound", help="Bound on the update's norm, for --coder paper.")] = (
         None
@@ -107,10 +105,10 @@ class AddressOptions:
     """What the command line says about an address; every field is an option."""
 
     key: Annotated[Path, typer.Option("--key", help="The client's key file, made by `cepam keygen`.")]
-    round: Annotated[int, typer.Option("--round", help="The round. Use each (round, client, attempt) once.")]
-    client: Annotated[int, typer.Option("--client", help="The client's number.")] = 0
-    run: Annotated[str, typer.Option("--run", help="A name that separates runs that share keys.")] = ""
-    attempt: Annotated[int, typer.Option("--attempt", help="Retry number within a round; 0 is the first try.")] = 0
+    round: Annotated[int, typer.Option("--round", help="Number of the round. Use each (round, client, attempt) once.")]
+    client: Annotated[int, typer.Option("--client", help="Number of the client.")] = 0
+    run: Annotated[str, typer.Option("--run", help="Name of the run; it separates runs that share keys.")] = ""
+    attempt: Annotated[int, typer.Option("--attempt", help="Number of the try within the round, from 0.")] = 0
 
     def address(self) -> Address:
         """The address that they describe."""
@@ -154,6 +152,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 def law_of(name: LawName, noise_scale: float | None, radius: float | None) -> Law:
     """The law that the options describe; exactly its own scale must be given."""
     import cepam
+    from cepam.distributions.laws import PRIVATE_LAWS
 
     ball = name == "uniform-ball"
     option, value, other, wrong = ("--noise-scale", noise_scale, "--radius", radius)
@@ -165,7 +164,7 @@ def law_of(name: LawName, noise_scale: float | None, radius: float | None) -> La
         raise ValueError(f"--law {name} needs {option}, for example {option} 0.01")
     if ball:
         return cepam.UniformBall(value)
-    return cepam.Gaussian(value) if name == "gaussian" else cepam.Laplace(value)
+    return PRIVATE_LAWS[name](value)
 
 
 def lattice_of(text: str) -> Lattice:

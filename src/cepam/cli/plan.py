@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cepam import privacy
+from cepam.cli.downlink_size import downlink_bytes
 from cepam.cli.options import JsonOption
 from cepam.cli.privacy_options import COLLUDERS, noise_of, observers_of, secure_aggregation_rows, values_of
 from cepam.cli.tables import as_plain_json
@@ -37,32 +38,36 @@ NEEDED = ("clients", "coordinates", "epsilon")
 
 def plan(
     unit: Annotated[
-        Literal["record", "client"] | None, typer.Option("--unit", help="What is protected (default: record).")
+        Literal["record", "client"] | None,
+        typer.Option(
+            "--unit", help="What the guarantee protects: one record, or all records of one client. Default: record."
+        ),
     ] = None,
     clients: Annotated[
         int | None,
-        typer.Option("--clients", help="Number of clients: sites, phones (default: as many as --records lists)."),
+        typer.Option("--clients", help="Number of clients: sites, phones. Default: as many as --records lists."),
     ] = None,
     records: Annotated[
-        str | None, typer.Option("--records", help="Records of a client: one value, or one per client.")
+        str | None, typer.Option("--records", help="Number of records of a client: one value, or one per client.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", help="Rounds of training (default: 100).")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Number of rounds. Default: 100.")] = None,
     trust: Annotated[
         Literal["server", "secure-aggregation", "nobody"] | None,
-        typer.Option("--trust", help="Who may see a single update (default: the server)."),
+        typer.Option("--trust", help="Who sees single updates. Default: server."),
     ] = None,
-    coordinates: Annotated[int | None, typer.Option("--coordinates", help="Weights that the model trains.")] = None,
+    coordinates: Annotated[int | None, typer.Option("--coordinates", help="Number of trained weights.")] = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Target epsilon of the whole run.")] = None,
     delta: Annotated[
         float,
         typer.Option(
             "--delta",
-            help="delta (default: a tenth of one over the protected units, rounded down).",
+            help="delta of the guarantee, in (0, 1). Default: a tenth of one over the protected units, rounded down.",
             show_default=False,
         ),
     ] = 0.0,
     clipping_norm: Annotated[
-        float, typer.Option("--clipping-norm", help="Bound on an example's gradient, or on a client's update.")
+        float,
+        typer.Option("--clipping-norm", help="Clipping norm: the bound on an update, or on an example's gradient."),
     ] = 1.0,
     colluders: Annotated[int, typer.Option("--colluders", help=f"{COLLUDERS} The target holds against them.")] = 0,
     as_json: JsonOption = False,
@@ -134,6 +139,7 @@ def answer(made: privacy.Plan) -> dict[str, Any]:
     federation, mechanism = made.federation, made.mechanism
     sampling = {"expected_batch_size": made.batch} if made.mode == "per-example" else {"batch_size": made.batch}
     sizes, of_what = uplink_bytes(made)
+    down, down_of = downlink_bytes(made)
     if _masked(made):
         uploaded: dict[str, float | list[float]] = {"bytes_up": max(sizes), "bytes_up_later": min(sizes)}
     else:
@@ -163,6 +169,8 @@ def answer(made: privacy.Plan) -> dict[str, Any]:
         "expectation": made.expectation,
         **uploaded,
         "bytes_up_of": of_what,
+        "bytes_down": down,
+        "bytes_down_of": down_of,
         "bytes_float32": 4 * federation.coordinates,
         "train": train_command(made),
         "train_note": train_note(made),
@@ -407,7 +415,8 @@ def print_plan(found: dict[str, Any]) -> None:
             console.print(f"{name} {_short(value)}")
     for name, unit in found["units"].items():
         console.print(f"{name}: {unit}")
-    console.print(f"bytes_up: per client and round, of {found['bytes_up_of']}")
+    for name in ("bytes_up", "bytes_down"):
+        console.print(f"{name}: per client and round, of {found[f'{name}_of']}")
     for who, spent in _rows(found).items():
         console.print(f"against {who}: {'no guarantee' if spent == float('inf') else f'{spent:.4g}'}")
     console.print(f"rounding: {found['numerics']}")
@@ -424,7 +433,7 @@ def print_plan(found: dict[str, Any]) -> None:
 
 TEXTS = (
     "reasons", "expectation", "train", "train_note", "flower", "check", "paragraph", "units", "opacus", "observers",
-    "observers_at_quorum", "numerics", "bytes_up_of",
+    "observers_at_quorum", "numerics", "bytes_up_of", "bytes_down_of",
 )  # fmt: skip
 """What `print_plan` does not print as a name and a value."""
 

@@ -69,14 +69,14 @@ def _top(ctx: typer.Context) -> None:
 def new(
     file: PolicyFile,
     noise_scale: Annotated[
-        float, typer.Option(help="Least scale of this node's own noise per coordinate, in the unit of the update.")
+        float, typer.Option(help="Smallest noise scale of this node, per coordinate, in the unit of the update.")
     ],
-    clipping_norm: Annotated[float, typer.Option(help="Largest clipping norm.")],
-    rounds: Annotated[int, typer.Option(help="Most answers over all runs.")],
+    clipping_norm: Annotated[float, typer.Option(help="Largest clipping norm, in the unit of the update.")],
+    rounds: Annotated[int, typer.Option(help="Largest number of answers over all runs.")],
     epsilon: Annotated[
-        float | None, typer.Option(help="Most epsilon for one record over all runs; default: no limit.")
+        float | None, typer.Option(help="Largest epsilon for one record over all runs. Default: no limit.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="The delta of that epsilon.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="delta of that epsilon, in (0, 1).")] = 1e-5,
     trust: Annotated[
         Literal["server", "secure-aggregation"],
         typer.Option(help="server: also answer a server that decodes single updates. secure-aggregation: sums alone."),

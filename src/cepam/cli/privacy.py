@@ -33,7 +33,7 @@ app = typer.Typer(
 app.callback(invoke_without_command=True)(help_alone)
 
 
-Delta = Annotated[float, typer.Option("--delta", help="delta of the guarantee; 0 asks for pure DP.")]
+Delta = Annotated[float, typer.Option("--delta", help="delta of the guarantee, in [0, 1); 0 asks for pure DP.")]
 
 
 @app.command("epsilon")
@@ -48,7 +48,7 @@ def print_epsilon(
 ) -> None:
     """epsilon of a whole run.
 
-    Eighty rounds of 30 clients, each drawing 15 of its 2000 records per round (prints 2.05172):
+    Eighty rounds of 30 clients, each sampling 15 of its 2000 records per round (prints 2.05172):
 
       cepam privacy epsilon --clients 30 --noise-scale 0.25 --local-steps 15 --records 2000 --rounds 80 --delta 1e-5
 
@@ -89,12 +89,14 @@ def print_epsilon(
 @spread
 def print_noise(
     options: MechanismOptions,
-    epsilon: Annotated[str, typer.Option("--epsilon", help="Target epsilon of the whole run; or one per client.")],
+    epsilon: Annotated[
+        str, typer.Option("--epsilon", help="Target epsilon of the whole run: one value, or one per client.")
+    ],
     delta: Delta = 1e-5,
     per_client: Annotated[
         bool, typer.Option("--per-client", help="Calibrate each client's noise to its own target.")
     ] = False,
-    names: Annotated[str, typer.Option("--names", help="What to call the clients, comma-separated.")] = "",
+    names: Annotated[str, typer.Option("--names", help="Names of the clients, comma-separated.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """The noise that a target needs over a whole run.
@@ -142,7 +144,7 @@ def print_noise(
 def write_page(
     options: MechanismOptions,
     delta: Delta = 1e-5,
-    out: Annotated[Path, typer.Option("--out", help="Where the page goes.")] = Path("privacy.html"),
+    out: Annotated[Path, typer.Option("--out", help="File for the page.")] = Path("privacy.html"),
     as_json: JsonOption = False,
 ) -> None:
     """A readable page about a run: figures, warnings, epsilon against rounds, delta against epsilon.
@@ -164,10 +166,15 @@ def write_page(
 def print_audit(
     options: MechanismOptions,
     delta: Delta = 1e-2,
-    trials: Annotated[int, typer.Option("--trials", help="Trials in each of the two worlds.")] = 500_000,
-    confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the lower bound.")] = 0.99,
+    trials: Annotated[
+        int, typer.Option("--trials", help="Number of trials on each of the two neighbouring data sets.")
+    ] = 500_000,
+    confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the lower bound, in (0, 1).")] = 0.99,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated draws.")] = 0,
-    actual: Annotated[float, typer.Option("--actual", help="Noise really used, as a factor: 0.5 must fail.")] = 1.0,
+    actual: Annotated[
+        float,
+        typer.Option("--actual", help="Noise that is really added, as a factor of the claimed noise; 0.5 must fail."),
+    ] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
     """An attack on the real encode and decode: a lower bound on epsilon, and the claim.

@@ -12,7 +12,7 @@ import typer
 from cepam import privacy
 from cepam._internal.quorum import QUORUM_RULE, quorum_count
 from cepam.clip import CLIPS, L2, Adjacency, ClippedUnit, Unit
-from cepam.distributions.laws import Gaussian, Laplace, Norm
+from cepam.distributions.laws import PRIVATE_LAWS, Gaussian, Norm
 from cepam.privacy import (
     Client,
     Cohort,
@@ -85,7 +85,7 @@ NOISE, DATA, RUN, PRACTICE = "Noise and clipping", "Records", "Run and adversary
 WHOLE = "Whole clients (--unit client)"
 MATRIX = "Correlated noise (--noise-correlation matrix)"
 COLLUDERS = (
-    "How many clients share all they know with the adversary. The adversary is another client, or with --trust "
+    "Number of clients who share all they know with the adversary. The adversary is another client, or with --trust "
     "secure-aggregation the server."
 )
 CLIENTS = 30
@@ -100,7 +100,7 @@ class MechanismOptions:
         int,
         _panel(
             "--clients",
-            f"Number of clients (default: as many as --records lists, else {CLIENTS}).",
+            f"Number of clients. Default: as many as --records lists, else {CLIENTS}.",
             RUN,
         ),
     ] = None  # type: ignore[assignment]  # a number once made: see __post_init__
@@ -111,8 +111,8 @@ class MechanismOptions:
         str,
         _panel(
             "--noise-scale",
-            "Noise that one client adds to each coordinate of its update, in the update's own unit: sigma of a "
-            "Gaussian, b of a Laplace. One value, or one per client.",
+            "Noise scale per coordinate and client, in the unit of the update: sigma of Gaussian or b of Laplace "
+            "noise. One value, or one per client.",
             NOISE,
         ),
     ] = ""
@@ -120,15 +120,19 @@ class MechanismOptions:
         float,
         _panel(
             "--noise-multiplier",
-            "Instead of --noise-scale: standard deviation of the noise of the sum over all clients, in units of the "
-            "clipping norm. With --expected-batch-size (clients add equal shares), --unit client or --local-epochs.",
+            "Noise multiplier, instead of --noise-scale: standard deviation of the noise of the sum over all clients, "
+            "in units of the clipping norm. With --expected-batch-size (clients add equal shares), --unit client or "
+            "--local-epochs.",
             NOISE,
         ),
     ] = 0.0
     noise_correlation: Annotated[
         Literal["independent", "matrix"],
         _panel(
-            "--noise-correlation", "Noise of different rounds: independent, or correlated by a matrix.", MATRIX, True
+            "--noise-correlation",
+            "Noise independent across rounds, or correlated by a matrix mechanism (DP-FTRL).",
+            MATRIX,
+            True,
         ),
     ] = "independent"
     decay: Annotated[
@@ -137,7 +141,7 @@ class MechanismOptions:
     ] = ""
     bands: Annotated[
         int,
-        _panel("--bands", "Messages after which the decay is cut to 0, for poisson sampling (default: never).", MATRIX),
+        _panel("--bands", "Messages after which the decay is cut to 0, for poisson sampling. Default: never.", MATRIX),
     ] = 0
     matrix: Annotated[
         str,
@@ -156,18 +160,22 @@ class MechanismOptions:
         ),
     ] = 0
     server_momentum: Annotated[
-        float, _panel("--server-momentum", "The server's momentum, for --decay auto.", MATRIX, True)
+        float,
+        _panel("--server-momentum", "Momentum of the server optimizer, in [0, 1), for --decay auto.", MATRIX, True),
     ] = 0.0
     schedule: Annotated[
         Literal["constant", "linear", "cosine"],
-        _panel("--schedule", "The server's learning-rate schedule, for --decay auto.", MATRIX, True),
+        _panel("--schedule", "Learning-rate schedule, for --decay auto.", MATRIX, True),
     ] = "constant"
-    unit: Annotated[Unit, _panel("--unit", "What is protected: a record or a whole client.", WHOLE, True)] = "record"
+    unit: Annotated[
+        Unit, _panel("--unit", "What the guarantee protects: one record, or all records of one client.", WHOLE, True)
+    ] = "record"
     sampling_rate: Annotated[
         float,
         _panel(
             "--sampling-rate",
-            "Probability that a client is sampled in a round, in secret (default: all take part).",
+            "Client sampling rate: probability that a client is sampled in a round, in secret, in (0, 1]. Default: all "
+            "take part.",
             WHOLE,
         ),
     ] = 0.0
@@ -185,7 +193,7 @@ class MechanismOptions:
         int,
         _panel(
             "--max-cohort",
-            "Largest number of clients sampled in a round (default: exceeded with probability 2^-100).",
+            "Largest number of clients sampled in a round. Default: exceeded with probability 2^-100.",
             WHOLE,
         ),
     ] = 0
@@ -193,25 +201,28 @@ class MechanismOptions:
         int,
         _panel(
             "--max-participations",
-            "Largest number of rounds that a client takes part in, where it is enforced (default: all).",
+            "Largest number of rounds that a client takes part in, where it is enforced. Default: all.",
             WHOLE,
         ),
     ] = 0
     bit_multiplier: Annotated[
         float,
-        _panel("--bit-multiplier", "Noise multiplier of adaptive clipping's bits (default: the clip is fixed).", WHOLE),
+        _panel("--bit-multiplier", "Noise multiplier of adaptive clipping's bits. Default: the clip is fixed.", WHOLE),
     ] = 0.0
-    clipping_norm: Annotated[float, _panel("--clipping-norm", "Largest norm of what is clipped.", NOISE, True)] = 1.0
+    clipping_norm: Annotated[
+        float,
+        _panel("--clipping-norm", "Clipping norm: the bound on an update, or on an example's gradient.", NOISE, True),
+    ] = 1.0
     clipped: Annotated[
         ClippedUnit | None,
-        _panel("--clipped", "What is clipped (default: update; example with --expected-batch-size).", NOISE),
+        _panel("--clipped", "What is clipped. Default: update; example with --expected-batch-size.", NOISE),
     ] = None
     norm_type: Annotated[Norm, _panel("--norm-type", "Norm that is clipped.", NOISE, True)] = "l2"
     weights: Annotated[
         str,
         _panel(
             "--weights",
-            "Aggregation weights, one per client (default: equal; by records with --expected-batch-size).",
+            "Aggregation weights, one per client. Default: equal; by records with --expected-batch-size.",
             RUN,
         ),
     ] = ""
@@ -219,26 +230,24 @@ class MechanismOptions:
         SamplingKind | None,
         _panel(
             "--record-sampling",
-            "How a client draws its records, afresh every round (default: replacement, or poisson with "
-            "--expected-batch-size).",
+            "How a client samples its records, afresh in every round. Default: replacement; poisson with "
+            "--expected-batch-size.",
             DATA,
         ),
     ] = None
     batch_size: Annotated[
         float,
-        _panel("--batch-size", "Number of records that a client draws per local step (default: 1).", DATA),
+        _panel("--batch-size", "Minibatch size: records per local step. Default: 1.", DATA),
     ] = 0.0
     local_steps: Annotated[
         int,
-        _panel(
-            "--local-steps", "Local steps per round; a client draws --batch-size records in each (default: 1).", DATA
-        ),
+        _panel("--local-steps", "Local steps per round, of --batch-size records each. Default: 1.", DATA),
     ] = 0
     local_epochs: Annotated[
         int,
         _panel(
             "--local-epochs",
-            "Local epochs per round of local DP-SGD, which adds noise in each step (default: none).",
+            "Local epochs per round of local DP-SGD, which adds noise in each step. Default: none.",
             DATA,
         ),
     ] = 0
@@ -249,8 +258,8 @@ class MechanismOptions:
         float,
         _panel(
             "--expected-batch-size",
-            "Records per round over all clients in expectation: per-example clipping, each record drawn with the same "
-            "probability (poisson), whichever client holds it.",
+            "Expected records per round over all clients. Each example is clipped; each record is sampled with the "
+            "same probability (poisson), whichever client holds it.",
             DATA,
         ),
     ] = 0.0
@@ -268,8 +277,8 @@ class MechanismOptions:
         Adjacency | None,
         _panel(
             "--adjacency",
-            "Neighbouring data: one record (client) replaced, or added or removed (default: replace; add-remove with "
-            "--expected-batch-size).",
+            "Neighbouring data sets: replace one unit, or add or remove one. Default: replace; add-remove with "
+            "--expected-batch-size.",
             RUN,
         ),
     ] = None
@@ -279,13 +288,13 @@ class MechanismOptions:
     ] = 0
     trust: Annotated[
         Literal["server", "secure-aggregation"],
-        _panel("--trust", "The server sees each update, or with secure aggregation their sum only.", RUN, True),
+        _panel("--trust", "Who sees single updates: the server, or with secure-aggregation nobody.", RUN, True),
     ] = "server"
     quorum: Annotated[
         float,
         _panel(
             "--quorum",
-            f"Fewest clients in a sum, for --trust secure-aggregation: {QUORUM_RULE} (default: 0.8).",
+            f"Fewest clients in a sum, for --trust secure-aggregation: {QUORUM_RULE}. Default: 0.8.",
             RUN,
         ),
     ] = 0.0
@@ -293,7 +302,7 @@ class MechanismOptions:
         int,
         _panel(
             "--run-rounds",
-            "Rounds that the figure will be quoted for; warns where --rounds is less (default: the same).",
+            "Rounds that the figure will be quoted for; warns where --rounds is less. Default: the same.",
             PRACTICE,
         ),
     ] = 0
@@ -304,7 +313,7 @@ class MechanismOptions:
         bool,
         _panel(
             "--sampler-persists",
-            "Warn that the data loader continues across rounds: draws are not fresh, so sampling does not amplify.",
+            "Warn that the data loader continues across rounds: samples are not fresh, so sampling does not amplify.",
             PRACTICE,
         ),
     ] = False
@@ -350,7 +359,7 @@ class MechanismOptions:
         unequal = bool(self.expected_batch_size) and len(set(records)) > 1
         parts = [many / sum(records) for many in records] if unequal else [1.0 / self.clients] * self.clients
         weights = values_of("weights", self.weights, self.clients) if self.weights else parts
-        family: type[Gaussian] | type[Laplace] = Gaussian if self.law == "gaussian" else Laplace
+        family = PRIVATE_LAWS[self.law]
         clipped = self.clipped or ("example" if self.expected_batch_size else "update")
         by_example = clipped == "example"
         adjacency = self.adjacency or ("add-remove" if by_example else "replace")

@@ -72,8 +72,8 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
         )
     if not summary["epsilon_against"]:
         table.add_row("epsilon", "none: no differential privacy")
-    for scale in [f"{each:.4g}" for each in _ends(summary["noise_scales"])]:
-        table.add_row("noise scale", f"{scale}, {_unit(summary, 'noise_scale')}")
+    for name, scale in _noise_scales(summary["noise_scales"]).items():
+        table.add_row(name, f"{scale:.4g}, {_unit(summary, 'noise_scale')}")
     if (multiplier := summary["noise_multiplier"]) is not None:
         table.add_row("noise multiplier", f"{multiplier:.4g}, {_unit(summary, 'noise_multiplier')}")
     table.add_row("server step", f"{summary['server_optimizer']}, learning rate {summary['server_learning_rate']:.4g}")
@@ -92,9 +92,11 @@ def _print_summary(console: Console, summary: dict[str, Any], folder: Path) -> N
     console.print(f"page: {folder / 'index.html'}")
 
 
-def _ends(values: list[float]) -> list[float]:
-    """The least and the largest of sorted values."""
-    return values[:1] + values[1:][-1:]
+def _noise_scales(values: list[float]) -> dict[str, float]:
+    """The one of all clients, or the smallest and the largest of sorted values."""
+    if len(values) > 1:
+        return {"smallest noise scale": values[0], "largest noise scale": values[-1]}
+    return dict(zip(["noise scale"], values))
 
 
 def _unit(summary: dict[str, Any], name: str) -> str:

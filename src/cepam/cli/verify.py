@@ -22,7 +22,7 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="One million coordinates instead of ten.")] = False,
     coordinates: Annotated[
         int | None,
-        typer.Option(min=1000, help="How many coordinates to time. Default: 10,000,000, or 1,000,000 with --quick."),
+        typer.Option(min=1000, help="Number of coordinates to time. Default: 10,000,000, or 1,000,000 with --quick."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -55,26 +55,28 @@ def bench(
 def verify(
     description: CodecOptions,
     samples: Annotated[
-        int, typer.Option(help="Noise draws (sub-vectors of the lattice) for each input; at least 10,000.")
+        int, typer.Option(help="Number of noise draws (sub-vectors of the lattice) per input, from 10,000.")
     ] = 50_000,
-    false_alarm: Annotated[float, typer.Option(help="Probability that a correct codec fails, over all checks.")] = 1e-3,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write the figure here: histogram, Q-Q, error against input.")
-    ] = None,
+    false_alarm: Annotated[
+        float, typer.Option(help="Probability that a correct codec fails, over all checks, in (0, 1).")
+    ] = 1e-3,
+    plot: Annotated[Path | None, typer.Option(help="File for a figure: histogram, Q-Q, error against input.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Print every check, not a summary by kind.")] = False,
     json_out: JsonOption = False,
     trust: Annotated[
         Literal["server", "secure-aggregation"],
-        typer.Option(help="One decoded vector (server), or an opened sum of --clients."),
+        typer.Option(
+            help="What is tested: a decoded vector (server), or a sum of --clients clients (secure-aggregation)."
+        ),
     ] = "server",
     clients: Annotated[
-        int, typer.Option(help="Clients of the sum, each with this noise (--trust secure-aggregation).")
+        int, typer.Option(help="Number of clients in the sum, each with this noise (--trust secure-aggregation).")
     ] = 4,
 ) -> None:
-    """Check on fresh randomness that decoded vectors carry exactly the law's noise; print a certificate.
+    """Test on fresh randomness that decoded vectors have exactly the stated noise; print a certificate.
 
-    Encodes and decodes zero, constant, sparse, heavy-tailed, tiny and huge updates, and tests the error's
-    law, radius, directions, covariance and independence, each with its p-value. Exit code 1 if one fails.
+    Encode and decode zero, constant, sparse, heavy-tailed, tiny and huge updates. Test the distribution of the error,
+    its radius, directions, covariance and independence, each with a p-value. Exit code 1 if a test fails.
 
     Example: `cepam verify --law gaussian --noise-scale 0.01 --lattice E8 --plot certificate.png`
 

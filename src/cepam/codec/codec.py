@@ -94,7 +94,14 @@ class MessageCodec(ABC):
         return False
 
     def suits_search(self, update: Vector) -> bool:
-        """Whether this update takes the search coder; `update` may be its sample."""
+        """Whether this update takes the search coder; `update` may be its sample.
+
+        Args:
+            update: The update, or its sample.
+
+        Returns:
+            Whether it does; False for codecs without a search coder.
+        """
         return False
 
     @cached_property
@@ -111,6 +118,12 @@ class MessageCodec(ABC):
 
     def sized(self: Sized, size: int) -> Sized:
         """The same codec for updates of so many coordinates, whose size does not travel.
+
+        Args:
+            size: Coordinates of an update.
+
+        Returns:
+            The codec.
 
         Raises:
             ValueError: The codec is for another size.
@@ -159,7 +172,18 @@ class MessageCodec(ABC):
     ) -> list[Any]:  # fmt: skip
         """What the message of each row holds, or the exception of a row that is refused.
 
-        `device` checked the rows. While a GPU codes, `meanwhile` is done.
+        Args:
+            device: The device that checked the rows and codes them.
+            rows: One update per message.
+            addresses: The address of each message.
+            used: Addresses that this end has used; those of accepted rows are added.
+            meanwhile: Done while a GPU codes.
+
+        Returns:
+            One entry per row: the contents of its message, or an exception.
+
+        Raises:
+            ValueError: A row has another size than the codec's, or an address is not an `Address`.
         """
         for at in addresses:
             _check_address(at)
@@ -189,7 +213,15 @@ class MessageCodec(ABC):
             used.claim(at)
 
     def seal(self, contents: wire.Contents, at: Address) -> bytes:
-        """The message of what was coded at this address."""
+        """The message of what was coded at this address.
+
+        Args:
+            contents: What `code` returned for the update.
+            at: The address that it was coded at.
+
+        Returns:
+            The sealed message.
+        """
         return wire.seal(contents, at.derive(), self.fingerprint, self.padding, self.threads, travels=self.size is None)
 
     @overload
@@ -238,7 +270,16 @@ class MessageCodec(ABC):
     def decode_opened(
         self, device: Device, opened: Sequence[tuple[wire.Contents, CodingTask]], wanted: str | None
     ) -> list[Any]:
-        """The vector of each message that was opened, or its exception; `wanted` names another type."""
+        """The vector of each message that was opened, or its exception.
+
+        Args:
+            device: The device that decodes.
+            opened: What `open` returned for each message.
+            wanted: The name of the type of the vectors; None keeps the type of each update.
+
+        Returns:
+            One vector or exception per message.
+        """
         found: list[Any] = [None] * len(opened)
         kinds = [(contents.size, contents.double, contents.searched) for contents, _ in opened]
         for (size, double, _), places in _alike(kinds).items():
@@ -256,7 +297,25 @@ class MessageCodec(ABC):
         self, message: bytes, at: Address, used: UsedAddresses | None = None, size: int | None = None,
         allocate: Allocator | None = None,
     ) -> tuple[wire.Contents, CodingTask]:  # fmt: skip
-        """What a message holds once its seal is verified, and the task of its blocks; `allocate` gives memory."""
+        """What a message holds once its seal is verified, and the task of its blocks.
+
+        Args:
+            message: What `encode` returned.
+            at: The address that the client used.
+            used: Addresses that this end has decoded; this one is added.
+            size: The number of coordinates expected.
+            allocate: Gives memory for the opened bytes.
+
+        Returns:
+            The contents, and the task that decodes their blocks.
+
+        Raises:
+            ValueError: The message is not bytes, or the address is not an `Address`.
+            MalformedMessage: The bytes are not a message of this package.
+            WrongAddress: Another codec or address, or an address in `used`.
+            SealBroken: The seal does not verify.
+            WrongSize: The message has another size than `size`.
+        """
         if not isinstance(message, bytes | bytearray | memoryview):
             raise ValueError(f"a message is bytes, got {type(message).__name__}")
         _check_address(at)
@@ -275,7 +334,15 @@ class MessageCodec(ABC):
         return contents, task
 
     def task(self, searched: bool, key: bytes) -> CodingTask:
-        """What a backend is asked to do under this key, by the search coder or by the quantizer."""
+        """What a backend is asked to do under a key.
+
+        Args:
+            searched: Whether by the search coder instead of the quantizer.
+            key: 32 bytes, the key of the message's noise.
+
+        Returns:
+            The task.
+        """
         plan, bound, acceptance = self.plan, 0, 1.0
         if searched:
             return CodingTask(plan, "search", key, SEGMENT)
@@ -287,7 +354,16 @@ class MessageCodec(ABC):
         return CodingTask(plan, coder, key, wire.rows_per_block(plan.n), bound, acceptance)
 
     def check_range(self, low: float, high: float, plan: Plan) -> None:
-        """Raise `ValueError` unless all values from `low` to `high` are finite and within the range."""
+        """Refuse values that are not finite or beyond the quantization range.
+
+        Args:
+            low: The smallest value of an update.
+            high: The largest.
+            plan: The quantizer that codes it.
+
+        Raises:
+            ValueError: A value is not finite, or is beyond the range of the noise scale or of the paper's coder.
+        """
         if not (math.isfinite(low) and math.isfinite(high)):
             raise ValueError("the update holds NaN or infinite values")
         size = max(-low, high)
@@ -359,6 +435,9 @@ class Codec(MessageCodec):
 
         Args:
             update: The update, or its sample.
+
+        Returns:
+            Whether the search coder is used.
         """
         if len(update) < SHORTEST:
             return False

@@ -136,6 +136,9 @@ class SDQ:
             m: What `quantize` returned.
             at: The same address.
             size: The length of x. Default: that of whole sub-vectors.
+
+        Returns:
+            The quantized vector.
         """
         one = m.new_ones(1).expand(len(m)) if gpu_of(m) else np.ones(len(m), dtype=np.int64)
         return _reconstruct(self.plan, at, one, m, size)
@@ -198,7 +201,20 @@ class RSUQ:
         raise ValueError(f"{len(active)} sub-vectors were refused {trial + 1} times: is the set A empty or tiny?")
 
     def reconstruct(self, h: Ints, m: Ints, at: Address, size: int | None = None) -> Floats:
-        """Return the quantized vector from (H, M) and the shared dithers; see `LRSUQ.reconstruct`."""
+        """Return the quantized vector, float64, from (H, M) and the shared dithers.
+
+        Args:
+            h: The trials that `quantize` returned.
+            m: The lattice coordinates that `quantize` returned.
+            at: The same address.
+            size: The length of x. Default: that of whole sub-vectors.
+
+        Returns:
+            The quantized vector.
+
+        Raises:
+            ValueError: `m` is on a GPU.
+        """
         _check_on_cpu("m", m)
         found: Floats = _reconstruct(self.plan, at, h, m, size)
         return found
@@ -276,5 +292,8 @@ class LRSUQ:
             size: The length of x. Default: that of whole sub-vectors.
             released: Return multiples of the public grid. False returns the point itself, which reveals its layer and
                 must not leave the server (docs/exactness.md, the layer leak).
+
+        Returns:
+            The quantized vector.
         """
         return _reconstruct(self.plan, at, h, m, size, released)

@@ -11,6 +11,7 @@ complete example; `docs/laws.md` explains it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -182,6 +183,10 @@ class Laplace(Law):
     def coordinate_cdf(self, z: Floats, n: int = 1) -> Floats:
         tail = 0.5 * np.exp(-np.abs(z) / self.scale)
         return np.where(np.asarray(z) < 0, tail, 1.0 - tail)
+
+
+PRIVATE_LAWS: Mapping[str, type[Gaussian] | type[Laplace]] = {each.name: each for each in (Gaussian, Laplace)}
+"""The distributions that the accountant knows, by name. Each is made from its scale."""
 
 
 @dataclass(frozen=True)

@@ -209,11 +209,22 @@ class Receiver:
         self._held = self._start
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is held, as numbers, bytes and an array."""
+        """Return what is held, for a checkpoint.
+
+        Returns:
+            Numbers, bytes and an array.
+        """
         return save_version(self._held)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state. Raises `CheckFailed` for a state of another run or start."""
+        """Restore a saved state.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            CheckFailed: The state is of another run or start.
+        """
         self._held = restore_version(self._grid, state, self._start)
         if self._held is not None:
             self._size = len(self._held.weights)
@@ -311,6 +322,13 @@ class Broadcast:
     def nearest(self, weights: npt.ArrayLike, step: float) -> Floats:
         """Return the point of this step's grid nearest to some weights: what `publish` would make public.
 
+        Args:
+            weights: The exact weights, float32 or float64, finite.
+            step: The step of the grid, rounded down to a power of two.
+
+        Returns:
+            The public weights.
+
         Raises:
             ValueError: As `publish`.
         """
@@ -398,7 +416,11 @@ class Broadcast:
         return version_at(self._grid, number, self._points[number])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, as numbers, bytes and arrays, without run and start."""
+        """Return the state for a checkpoint, without run and start.
+
+        Returns:
+            Numbers, bytes and arrays.
+        """
         before = None if self.version <= 1 and self._start is None else self.version - 1
         return {
             **save_version(self._now),
@@ -408,7 +430,14 @@ class Broadcast:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state, to the same bytes. Raises `CheckFailed` for another run or start."""
+        """Restore a saved state, to the same bytes.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            CheckFailed: The state is of another run or start.
+        """
         now = restore_version(self._grid, state, self._start)
         self._now = now
         before = None if self.version <= 1 and self._start is None else self.version - 1

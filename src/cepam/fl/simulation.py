@@ -73,11 +73,22 @@ class Sent:
 
 
 def quiet(sent: Sent) -> None:
-    """Ignore a message: for runs that keep none."""
+    """Ignore a message: for runs that keep none.
+
+    Args:
+        sent: The traffic of one seed's round.
+    """
 
 
 def aggregator_for(row: AggregatorContext) -> Aggregator:
-    """Return the aggregator that the settings of one seed's run choose."""
+    """Return the aggregator that the settings of one seed's run choose.
+
+    Args:
+        row: One seed's run: settings, clients, keys and draws.
+
+    Returns:
+        The aggregator.
+    """
     if row.settings.privacy.unit == "client":
         return CohortAggregator(row) if row.settings.privacy.clip_quantile is None else AdaptiveClipAggregator(row)
     if row.settings.privacy.trust == "secure-aggregation":

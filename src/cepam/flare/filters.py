@@ -322,7 +322,7 @@ def _check_offered(rules: EnforcedPolicy, header: dict[str, Any], reference: Any
     """Raise `Declined` for an offer that the site's policy does not allow, before anything is trained."""
     settings = Offer.from_fields(header).settings
     if settings.correlated_noise is not None:
-        raise Declined("policy", "the offer asks for a stream, and this end keeps none")
+        raise Declined("policy", "the offer asks for correlated noise, and this end keeps none")
     rules.check(settings, count(reference) + settings.beside)
 
 

@@ -62,27 +62,68 @@ class PldAccountant:
         return sum(self._events.values())
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
-        """Add `count` more releases of this kind."""
+        """Add releases of one kind.
+
+        Args:
+            event: Flower's event of one release.
+            count: How many there were.
+
+        Raises:
+            ValueError: The event is not Gaussian or of another population, or the count is not a positive integer.
+        """
         self._check(event, count)
         self._events[event] = self._events.get(event, 0) + count
 
     def get_epsilon(self, delta: float) -> float:
-        """epsilon of everything composed, at delta."""
+        """epsilon of everything composed, at delta.
+
+        Args:
+            delta: delta of the guarantee.
+
+        Returns:
+            epsilon; infinite where no finite bound is available.
+        """
         return self._epsilon(self._events, delta)
 
     def get_delta(self, epsilon: float) -> float:
-        """delta of everything composed, at epsilon."""
+        """delta of everything composed, at epsilon.
+
+        Args:
+            epsilon: epsilon of the guarantee.
+
+        Returns:
+            delta.
+        """
         from cepam.privacy.composition.losses import delta_of, gathered
 
         return delta_of(gathered((self._charge(event), times) for event, times in self._events.items()), epsilon)
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
-        """What has been spent, at `delta` or at the configuration's."""
+        """What has been spent.
+
+        Args:
+            delta: delta of the guarantee. Default: the configuration's.
+
+        Returns:
+            Flower's `PrivacySpent`.
+        """
         at = self._config.target_delta if delta is None else delta
         return PrivacySpent(self.get_epsilon(at), at, self.num_releases, METHOD)
 
     def would_exceed(self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1) -> bool:
-        """Whether `count` more such releases would bring epsilon above the limit."""
+        """Whether more releases of one kind would bring epsilon above a limit, at the configuration's delta.
+
+        Args:
+            event: Flower's event of one release.
+            max_epsilon: The limit. Default: the configuration's.
+            count: How many releases.
+
+        Returns:
+            Whether epsilon would be above the limit.
+
+        Raises:
+            ValueError: No limit is given, or the event is refused as by `compose`.
+        """
         self._check(event, count)
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
@@ -91,7 +132,11 @@ class PldAccountant:
         return self._epsilon(events, self._config.target_delta) > limit
 
     def state_dict(self) -> dict[str, object]:
-        """What has been composed, as plain values."""
+        """What has been composed, for a checkpoint.
+
+        Returns:
+            Plain values.
+        """
         return {
             "method": METHOD,
             "configuration": self._configuration(),
@@ -102,7 +147,14 @@ class PldAccountant:
         }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take up what `state_dict` gave; ValueError for a state of another configuration."""
+        """Take up what `state_dict` gave, in the place of what was composed.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            ValueError: The state is another accountant's, or of another configuration.
+        """
         events = state.get("events")
         if state.get("method") != METHOD or not isinstance(events, list):
             raise ValueError(f"the state is not one of this accountant's: method {state.get('method')!r}")

@@ -177,18 +177,18 @@ CLIP, DIVISOR, RECORD_SAMPLING_RATE = "cepam-clip", "cepam-divisor", "cepam-reco
 
 
 def follow(offer: Offer, reference: Arrays, content: RecordDict, context: Context) -> ClientCorrelatedNoise | None:
-    """The stream that this offer's update goes to, with its slice in the training configuration; None: no stream."""
+    """The noise of this offer's update, with its slice in the training configuration; None where it is independent."""
     if offer.settings.correlated_noise is None:
         return None
     try:
-        stream = ClientCorrelatedNoise.follow(offer, count(reference), _kept_noise(offer, context))
+        correlated = ClientCorrelatedNoise.follow(offer, count(reference), _kept_noise(offer, context))
     except CorrelatedNoiseRefused as refused:
         raise Declined("order" if refused.code == "order" else "policy", str(refused)) from refused
-    values: dict[str, int | float] = {SLICE: stream.sender.slice, SLICES: stream.config.slices}
-    if stream.config.divisor:
-        values |= {CLIP: float(offer.settings.clip.bound), DIVISOR: float(stream.config.divisor)}
+    values: dict[str, int | float] = {SLICE: correlated.sender.slice, SLICES: correlated.config.slices}
+    if correlated.config.divisor:
+        values |= {CLIP: float(offer.settings.clip.bound), DIVISOR: float(correlated.config.divisor)}
     add_to_config(content, values)
-    return stream
+    return correlated
 
 
 def add_to_config(content: RecordDict, values: Mapping[str, int | float]) -> None:
@@ -198,9 +198,9 @@ def add_to_config(content: RecordDict, values: Mapping[str, int | float]) -> Non
         content[name] = ConfigRecord({**record, **values})
 
 
-def keep(stream: ClientCorrelatedNoise, offer: Offer, context: Context) -> None:
+def keep(correlated: ClientCorrelatedNoise, offer: Offer, context: Context) -> None:
     """Save the state from which the next message goes on, before this one leaves."""
-    fields = stream.to_fields(offer.run)
+    fields = correlated.to_fields(offer.run)
     path = _file(offer, context)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -215,7 +215,7 @@ def _file(offer: Offer, context: Context) -> Path | None:
 
 
 def _kept_noise(offer: Offer, context: Context) -> Mapping[str, object] | None:
-    """What was kept of this run's stream: the file where there is one, which outlives the node, else the state.
+    """What was kept of this run's noise: the file where there is one, which outlives the node, else the state.
 
     `Declined` for a file that cannot be read or is another run's: without it the server would say what was sent.
     """
@@ -314,12 +314,14 @@ class Uplink:
             offer = _offer(record, context)
             report = receive(message.content, context)
             reference = numpy_of(only_arrays(message.content))
-            stream = (
-                None if offer.settings.correlated_noise is None else _stream(offer, reference, message.content, context)
+            correlated = (
+                None
+                if offer.settings.correlated_noise is None
+                else _correlated_noise(offer, reference, message.content, context)
             )
             if rules is not None:
-                rules.check(offer.settings, *_size_and_start(offer, reference, stream))
-            reply = self._sealed(_trained(message, context, call_next), reference, offer, context, stream, rules)
+                rules.check(offer.settings, *_size_and_start(offer, reference, correlated, rules))
+            reply = self._sealed(_trained(message, context, call_next), reference, offer, context, correlated, rules)
             return reporting(reply, report)
         except Declined as declined:
             return declining(message, declined)
@@ -349,25 +351,30 @@ class Uplink:
         return call_next(message, context)
 
     def _sealed(
-        self, reply: Message, reference: Arrays, offer: Offer, context: Context, stream: ClientCorrelatedNoise | None,
+        self,
+        reply: Message,
+        reference: Arrays,
+        offer: Offer,
+        context: Context,
+        correlated: ClientCorrelatedNoise | None,
         rules: EnforcedPolicy | None,
-    ) -> Message:  # fmt: skip
+    ) -> Message:
         name, arrays = named_arrays(reply.content)
         try:
             update = to_vector(numpy_of(arrays), reference, difference=offer.settings.update == "parameters")
         except ValueError as odd:
             raise Declined("arrays", str(odd)) from odd
         if rules is not None:
-            rules.charge(offer.settings, *_size_and_start(offer, reference, stream))
-            if stream is not None:
-                stream.charged = True
+            rules.charge(offer.settings, *_size_and_start(offer, reference, correlated, rules))
+            if correlated is not None:
+                correlated.charged = rules.account_name
             reply.content = RecordDict({name: arrays, **only_metrics(reply.content, rules)})
-        sealed = seal_update(update, offer, _stored(context, offer), read_key_file(context, IDENTITY_FILE), stream)
+        sealed = seal_update(update, offer, _stored(context, offer), read_key_file(context, IDENTITY_FILE), correlated)
         _store(context, offer, sealed.chain)
-        if stream is not None:
+        if correlated is not None:
             from cepam.flower.client_mod import keep
 
-            keep(stream, offer, context)
+            keep(correlated, offer, context)
         if sealed.replaced:
             log(WARNING, "cepam: the update is not finite; it leaves as zero with its noise")
         log(INFO, "cepam: %d coordinates leave in %d bytes", len(update), len(sealed.message))
@@ -378,13 +385,18 @@ class Uplink:
         return reply
 
 
-def _size_and_start(offer: Offer, reference: Arrays, stream: ClientCorrelatedNoise | None) -> tuple[int, bool]:
-    """How many coordinates the message has, and whether its stream, if it has one, is still to be charged."""
-    return count(reference) + offer.settings.beside, stream is None or not stream.charged
+def _size_and_start(
+    offer: Offer, reference: Arrays, correlated: ClientCorrelatedNoise | None, rules: EnforcedPolicy
+) -> tuple[int, bool]:
+    """How many coordinates the message has, and whether this account has yet to pay for correlated noise."""
+    begins = correlated is None or correlated.charged != rules.account_name
+    return count(reference) + offer.settings.beside, begins
 
 
-def _stream(offer: Offer, reference: Arrays, content: RecordDict, context: Context) -> ClientCorrelatedNoise | None:
-    """The stream that the update goes to; what it needs is loaded where a server asks for one."""
+def _correlated_noise(
+    offer: Offer, reference: Arrays, content: RecordDict, context: Context
+) -> ClientCorrelatedNoise | None:
+    """The noise of the update; what it needs is loaded where a server asks for it."""
     from cepam.flower.client_mod import follow
 
     return follow(offer, reference, content, context)

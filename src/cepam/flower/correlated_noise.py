@@ -9,7 +9,7 @@ import numpy as np
 from flwr.serverapp.strategy import Strategy
 
 from cepam.flower.client_mod import record_of
-from cepam.flower.replies import Aggregate, Aggregator, Opened, RoundMetrics, one_reply, publishes_average
+from cepam.flower.replies import Aggregate, Opened, ReplyAggregator, RoundMetrics, one_reply, publishes_average
 from cepam.protocol.account import Accounting, Reply
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig, ServerCorrelatedNoise
 from cepam.protocol.models import Arrays, count, from_vector
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cepam.privacy import Accountant, Arrival, Client, Mechanism
 
 
-class CorrelatedAggregator(Aggregator):
+class CorrelatedAggregator(ReplyAggregator):
     """The sum of the replies, their noise decorrelated, over the weights of all sampled nodes; the run is one event.
 
     Divided by those that replied, noise would no longer cancel. Absences are charged as they were.

@@ -451,7 +451,7 @@ def publishes_average(strategy: Strategy, account: Accounting) -> bool:
 Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 
 
-class Aggregator:
+class ReplyAggregator:
     """The base of all aggregators: average the replies that came and charge their noise (dropout handling `charge`).
 
     `average` says that nothing but the average of the replies is published, so that the noise of all counts. A round
@@ -546,7 +546,7 @@ class Aggregator:
         return f"noise counted: {noise}"
 
 
-class CompensatingAggregator(Aggregator):
+class CompensatingAggregator(ReplyAggregator):
     """Dropout handling `compensate`: the noise is that of all sampled nodes; the server adds what is missing.
 
     The sum is divided by the weights of all sampled nodes, never by those that replied; the wrapped strategy is handed
@@ -605,7 +605,7 @@ def one_reply(strategy: Strategy, server_round: int, tally: RoundMetrics, averag
     return arrays, metrics
 
 
-def aggregator_for(dropouts: Dropouts, account: Accounting, average: bool, law: Law) -> Aggregator:
+def reply_aggregator_for(dropouts: Dropouts, account: Accounting, average: bool, law: Law) -> ReplyAggregator:
     """The aggregator of this dropout handling; `auto` compensates where that is possible."""
     fits = average and isinstance(law, Gaussian)
     if dropouts.handling == "compensate" and not fits:
@@ -613,5 +613,5 @@ def aggregator_for(dropouts: Dropouts, account: Accounting, average: bool, law: 
             "dropout handling 'compensate' needs Gaussian noise and a strategy that publishes nothing but the average "
             "(set Accounting(released='average') if your strategy publishes the average only)"
         )
-    kind = CompensatingAggregator if fits and dropouts.handling != "charge" else Aggregator
+    kind = CompensatingAggregator if fits and dropouts.handling != "charge" else ReplyAggregator
     return kind(account, average, dropouts.least_replies)

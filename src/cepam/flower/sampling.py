@@ -56,11 +56,26 @@ class Poisson:
             )
 
     def of(self, nodes: int) -> Cohort:
-        """The cohorts of so many nodes."""
+        """The cohorts of so many nodes.
+
+        Args:
+            nodes: How many nodes there are.
+
+        Returns:
+            The cohorts, for the accountant.
+        """
         return Cohort(nodes, self.sampling_rate * nodes, "poisson", self.max_cohort or 0, self.max_participations)
 
     def draw(self, nodes: Sequence[One], most: int) -> list[One]:
-        """Draw the nodes of one round, at most so many, by the operating system's randomness."""
+        """Draw the nodes of one round by the operating system's randomness.
+
+        Args:
+            nodes: All nodes.
+            most: The most that are drawn; of a larger draw a uniform part is kept.
+
+        Returns:
+            The nodes of the round.
+        """
         below = int(math.ldexp(self.sampling_rate, WORD))  # the probability is never above the rate
         drawn = [node for node in nodes if secrets.randbits(WORD) < below]
         return drawn if len(drawn) <= most else secrets.SystemRandom().sample(drawn, most)
@@ -87,11 +102,26 @@ class Fixed:
             raise ValueError(f"size must be a positive integer, the nodes of a round, got {self.size!r}")
 
     def of(self, nodes: int) -> Cohort:
-        """The cohorts of so many nodes."""
+        """The cohorts of so many nodes.
+
+        Args:
+            nodes: How many nodes there are.
+
+        Returns:
+            The cohorts, for the accountant.
+        """
         return Cohort(nodes, min(self.size, nodes), "without", participations=self.max_participations)
 
     def draw(self, nodes: Sequence[One], most: int) -> list[One]:
-        """Draw the nodes of one round by the operating system's randomness."""
+        """Draw the nodes of one round by the operating system's randomness.
+
+        Args:
+            nodes: All nodes.
+            most: How many are drawn; all, where there are fewer.
+
+        Returns:
+            The nodes of the round.
+        """
         return secrets.SystemRandom().sample(nodes, min(most, len(nodes)))
 
 
@@ -126,7 +156,15 @@ class AdaptiveClip:
         next_clip(1.0, 0.5, self.quantile, self.learning_rate)
 
     def after(self, clip: Clip, mean: float) -> float:
-        """The clip of the next round, from the published mean of the bits, each `bit` clips up or down."""
+        """The clipping norm of the next round.
+
+        Args:
+            clip: The clip of this round.
+            mean: The published mean of the bits, each `bit` clips up or down.
+
+        Returns:
+            The clipping norm.
+        """
         share = fraction_within(mean / (2.0 * self.bit * clip.bound), 1.0)
         return next_clip(clip.bound, share, self.quantile, self.learning_rate)
 

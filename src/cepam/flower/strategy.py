@@ -30,14 +30,14 @@ from cepam.flower.correlated_noise import CorrelatedAggregator, check_correlated
 from cepam.flower.downlink import Distribution, distribution_for
 from cepam.flower.replies import (
     Aggregate,
-    Aggregator,
     Known,
     Replies,
+    ReplyAggregator,
     RoundMetrics,
     RunFailure,
-    aggregator_for,
     consistent_metrics,
     publishes_average,
+    reply_aggregator_for,
 )
 from cepam.flower.sampling import AdaptiveClip, Fixed, Poisson, SamplingAggregator, check_sampling
 from cepam.privacy.cohorts.dropouts import UPWARD
@@ -208,7 +208,7 @@ class NodeNoise:
         if self._target is not None and self._target.rounds is None:
             self._target = replace(self._target, rounds=rounds)
 
-    def find(self, sampled: int, aggregator: Aggregator, coordinates: int) -> None:
+    def find(self, sampled: int, aggregator: ReplyAggregator, coordinates: int) -> None:
         """Calibrate the noise to the target, if there is one, once; take coder layered where search has no figure."""
         if self._target is None:
             if not self._found:
@@ -315,7 +315,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
         strategy: Strategy,
         settings: UplinkSettings,
         target: Target | None,
-        aggregator: Aggregator,
+        aggregator: ReplyAggregator,
         update: UpdateKind,
         downlink: DownlinkKind,
         nodes: PerNode | None = None,
@@ -385,6 +385,12 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]
 
         A round without a usable reply logs a warning and publishes nothing. The run ends at once where every node of
         its first round refuses, as with a ClientApp without `Uplink`.
+
+        Args:
+            grid: Flower's connection to the nodes.
+            initial_arrays: The model that the training starts from.
+            given: Flower's other arguments by position, such as `num_rounds`.
+            named: Flower's other arguments by name.
 
         Returns:
             Flower's result. Where the budget ends the training early it holds the rounds so far and the model that was
@@ -588,7 +594,7 @@ class Private(PrivateStrategy):
         )
         is_secret = sampling is not None
         end = ServerEnd(authentication.required, authentication.read_server_key(), _quietly if is_secret else log)
-        aggregator: Aggregator
+        aggregator: ReplyAggregator
         if correlated_noise is not None:
             others: dict[str, object] = {"sampling": sampling, "AdaptiveClip": adaptive, "nodes": nodes}
             others["dropouts"] = None if dropouts.handling == "auto" else dropouts
@@ -605,7 +611,7 @@ class Private(PrivateStrategy):
             # Nodes with settings of their own may send what cannot be added up.
             auto = dropouts.handling == "auto" and nodes is not None
             handling = replace(dropouts, handling="charge") if auto else dropouts
-            aggregator = aggregator_for(handling, accounting, publishes_average(strategy, accounting), law)
+            aggregator = reply_aggregator_for(handling, accounting, publishes_average(strategy, accounting), law)
         super().__init__(strategy, settings, target, aggregator, update, downlink, nodes)
         self._replies = Replies(end, self._model.downlink, DEBUG if is_secret else INFO)
         self._evaluating: list[Message] = []
@@ -624,7 +630,17 @@ class Private(PrivateStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The wrapped strategy's messages, each with an offer for its client."""
+        """The wrapped strategy's messages, each with an offer for its client.
+
+        Args:
+            server_round: Number of the round.
+            arrays: The model of the round.
+            config: What the strategy tells the nodes.
+            grid: Flower's connection to the nodes.
+
+        Returns:
+            The messages to the sampled nodes.
+        """
         self._replies.close_round()
         self._aggregator.close()
         messages = self._messages(server_round, arrays, config, grid)
@@ -645,7 +661,15 @@ class Private(PrivateStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """What the wrapped strategy makes of the good replies, with the counts and epsilon among the metrics."""
+        """What the wrapped strategy makes of the good replies.
+
+        Args:
+            server_round: Number of the round.
+            replies: The nodes' sealed updates.
+
+        Returns:
+            The new model, or None where nothing is published; the counts and epsilon among the metrics.
+        """
         tally = self._collect(replies)
         arrays, metrics = None, None
         mechanism = self._aggregator.mechanism(tally.opened)
@@ -686,7 +710,17 @@ class Private(PrivateStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The wrapped strategy's messages: evaluation is not covered by the guarantee."""
+        """The wrapped strategy's messages: evaluation is not covered by the guarantee.
+
+        Args:
+            server_round: Number of the round.
+            arrays: The model of the round.
+            config: What the strategy tells the nodes.
+            grid: Flower's connection to the nodes.
+
+        Returns:
+            The messages, with the quantized model where the downlink is quantized.
+        """
         self._evaluating = list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
         self._grid = grid
         if self._model.downlink is not None:
@@ -695,7 +729,15 @@ class Private(PrivateStrategy):
         return self._evaluating
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """What the wrapped strategy makes of the evaluation replies; those that would end the run are dropped."""
+        """What the wrapped strategy makes of the evaluation replies; those that would end the run are dropped.
+
+        Args:
+            server_round: Number of the round.
+            replies: The nodes' metrics.
+
+        Returns:
+            The strategy's metrics, or None.
+        """
         if self._model.downlink is not None and self._grid is not None:
             replies = self._model.downlink.evaluated(replies, self._evaluating, self._grid, self._timeout)
         metrics = self.strategy.aggregate_evaluate(server_round, consistent_metrics(replies, self._weight_key))

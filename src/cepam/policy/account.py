@@ -13,6 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from cepam._internal.files import locked_file, settle, write_atomically
+from cepam.distributions.laws import PRIVATE_LAWS
 from cepam.errors import CepamError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class RoundCharge:
     Args:
         trust: The mode that was answered.
         noise_scale: Standard deviation of Gaussian noise, or b of Laplace noise. Of correlated noise that of a
-            single message that costs as much as the stream.
+            single message that costs as much as all of them.
         clipping_norm: Clipping norm of an update, or with `divisor` of each example's gradient.
         coordinates: Length of an update.
         shares: Nodes whose noise hides this one, itself included.
@@ -44,7 +45,7 @@ class RoundCharge:
         law: Kind of noise.
         norm_type: Norm that is clipped.
         rounds: Messages that left.
-        releases: What they cost: as many releases, or one for a whole stream of correlated noise.
+        releases: What they cost: as many releases, or one for all messages with correlated noise.
 
     Raises:
         ValueError: A value is out of range.
@@ -64,7 +65,7 @@ class RoundCharge:
 
     def __post_init__(self) -> None:
         _check_choice("trust", self.trust, get_args(Trust))
-        _check_choice("law", self.law, ("gaussian", "laplace"))
+        _check_choice("law", self.law, tuple(PRIVATE_LAWS))
         _check_choice("norm_type", self.norm_type, ("l2", "l1"))
         least = {"coordinates": 1, "shares": 1, "rounds": 1, "releases": 0}
         for name, at_least in least.items():
@@ -182,10 +183,9 @@ class AnsweredRounds:
 
 def _mechanism(charge: RoundCharge) -> Any:
     from cepam.clip import CLIPS
-    from cepam.distributions.laws import Gaussian, Laplace
     from cepam.privacy import Client, Mechanism, Sampling
 
-    law = {"gaussian": Gaussian, "laplace": Laplace}[charge.law](charge.noise_scale)
+    law = PRIVATE_LAWS[charge.law](charge.noise_scale)
     drawn = charge.record_sampling_rate * RECORDS
     # The accountant divides an example's bound by the expected draws; the update was divided by the divisor.
     bound = charge.clipping_norm * drawn / charge.divisor if charge.divisor else charge.clipping_norm

@@ -179,29 +179,29 @@ class ClientPolicy:
                 )
         return after
 
-    def check_stream(self, charge: RoundCharge, messages: int) -> None:
-        """Check that a stream of correlated noise costs no more than as many rounds at the floors would.
+    def check_correlated_noise(self, charge: RoundCharge, messages: int) -> None:
+        """Check that messages with correlated noise cost no more than as many rounds at the floors would.
 
         A message carries parts of earlier ones, so the floors on noise and clip alone do not bound it. Where the policy
         has an `epsilon`, that does.
 
         Args:
-            charge: what the whole stream costs.
-            messages: how many messages it has.
+            charge: what all the messages cost.
+            messages: how many there are.
 
         Raises:
-            PolicyRefused: it costs more, and the policy limits no epsilon.
+            PolicyRefused: they cost more, and the policy limits no epsilon.
         """
         if self.epsilon is not None:
             return
         floors = _at_floors(self, "server", messages)
-        # Shifts, not epsilons: weak floors have no finite epsilon, and a stream's roundings are added up in one charge.
+        # Shifts, not epsilons: weak floors have no finite epsilon, and the roundings of all messages are in one charge.
         most, found = _squared_shifts(floors) * self.record_sampling_rate**2, _squared_shifts(charge)
         if not found <= most * (1.0 + 1e-9):
             raise PolicyRefused(
-                f"in a stream of {messages} messages a record counts {math.sqrt(found):.4g} standard deviations of the "
-                f"noise, and in as many rounds at this node's floors {math.sqrt(most):.4g}: set epsilon in its policy "
-                "to allow more"
+                f"in {messages} messages with correlated noise a record counts {math.sqrt(found):.4g} standard "
+                f"deviations of the noise, and in as many rounds at this node's floors {math.sqrt(most):.4g}: set "
+                "epsilon in its policy to allow more"
             )
 
     def spent(self, answered: AnsweredRounds) -> float:

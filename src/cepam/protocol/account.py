@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary, finalize
 
 from cepam._internal.files import locked_file, settle, write_atomically
 from cepam.clip import Clip, Unit
-from cepam.distributions.laws import Gaussian, Laplace, Law
+from cepam.distributions.laws import PRIVATE_LAWS, Gaussian, Law
 from cepam.errors import CepamError
 from cepam.protocol.settings import UplinkSettings
 
@@ -89,6 +89,9 @@ class Accounting:
             batch: How many of them a reply draws on average, the `expected_batch_size` of `gradient`.
             options: Any other argument of `Accounting`.
 
+        Returns:
+            The account.
+
         Raises:
             ValueError: `batch` is not in (0, records], or an option is outside its range.
         """
@@ -117,10 +120,21 @@ class Accounting:
             raise ValueError("unit 'client' needs clipped='update' and no draws of records: those do not hide a client")
 
     def mechanism(self, replies: Iterable[Reply], average: bool, coordinates: int) -> Mechanism:
-        """One round in which these replies, of so many coordinates each, were used; ValueError if there is none.
+        """One round in which these replies were used.
 
         A node that it was offered to twice and answered twice stands there twice, and is charged for both.
         Guarantee: fewer replies have less noise and cost more (tests/protocol/test_account.py).
+
+        Args:
+            replies: Each node with the settings that its reply followed.
+            average: Whether only the average of the replies is published.
+            coordinates: Length of an update.
+
+        Returns:
+            The mechanism, to be charged.
+
+        Raises:
+            ValueError: There is no reply.
         """
         from cepam.privacy import Client, Mechanism, Sampling
 
@@ -143,7 +157,16 @@ class Accounting:
         )
 
     def cohort_mechanism(self, cohort: Cohort, settings: UplinkSettings, coordinates: int) -> CohortMechanism:
-        """One round of a cohort that was sampled in secret, its noise compensated whoever replied."""
+        """One round of a cohort that was sampled in secret, its noise compensated whoever replied.
+
+        Args:
+            cohort: Who is sampled in a round.
+            settings: The settings of every client.
+            coordinates: Length of an update.
+
+        Returns:
+            The mechanism, to be charged.
+        """
         from cepam.privacy import Client, CohortMechanism
 
         share, searched = settings.law.scale, settings.codec.searches
@@ -185,14 +208,25 @@ class Target:
         for name, value in (("rounds", self.rounds), ("nodes", self.nodes)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        if self.noise not in (Gaussian, Laplace):
+        if self.noise not in PRIVATE_LAWS.values():
             raise ValueError(f"noise of a target must be cepam.Gaussian or cepam.Laplace itself, got {self.noise!r}")
 
     def meet(self, settings: UplinkSettings, one: Mechanism, delta: float) -> UplinkSettings:
-        """The settings with the smallest noise that meets the target over rounds like `one`; whatever scale they had.
+        """The settings with the smallest noise that meets the target over a run of rounds like `one`.
 
         Where the search coder's arithmetic alone leaves no finite figure, the coder is `"layered"`.
         Guarantee: the account of such a run ends at or under epsilon (tests/protocol/test_target.py).
+
+        Args:
+            settings: The settings of every client; the scale of their noise is ignored.
+            one: One round.
+            delta: delta of the guarantee.
+
+        Returns:
+            The settings, with that noise.
+
+        Raises:
+            ValueError: The number of rounds is not known, or no noise meets the target.
         """
         from cepam.privacy import calibrate
 
@@ -200,7 +234,17 @@ class Target:
         return replace(settings_for(settings, met), law=met.clients[0].law)
 
     def describe(self, one: Mechanism) -> str:
-        """What the noise of rounds like `one` means for the model, in a line."""
+        """What the noise means for the model, in a line.
+
+        Args:
+            one: One round, with the noise that meets the target.
+
+        Returns:
+            A line of text.
+
+        Raises:
+            ValueError: The number of rounds is not known.
+        """
         from cepam.privacy import noise_ratio
 
         run, nodes = self._whole(one), self.nodes or 1

@@ -182,8 +182,8 @@ class Offer:
     """What the server asks: settings, the round, a position on the key chain, and a public key to agree anew.
 
     `chain` names the chain that the server holds for this node (empty: none); `identity` is the public key that
-    the node is registered with; `signature` is the server's, over all the rest (empty: none). Where messages are a
-    stream, `stream` names the one that the server holds, and `place` is the position after the last that came.
+    the node is registered with; `signature` is the server's, over all the rest (empty: none). With correlated noise
+    `noise_id` names the noise that the server can cancel, and `place` is the position after the last that came.
     """
 
     settings: UplinkSettings
@@ -195,7 +195,7 @@ class Offer:
     public: bytes
     identity: bytes
     signature: bytes = b""
-    stream: bytes = b""
+    noise_id: bytes = b""
     place: int = 0
 
     def signed(self, key_file: bytes) -> Offer:
@@ -226,7 +226,7 @@ class Offer:
             "public": self.public,
             "identity": self.identity,
             "signature": self.signature,
-            **({} if self.settings.correlated_noise is None else {"stream": self.stream, "place": self.place}),
+            **({} if self.settings.correlated_noise is None else {"stream": self.noise_id, "place": self.place}),
         }
 
     @classmethod
@@ -245,7 +245,7 @@ class Offer:
             public=_bytes(record, "public"),
             identity=_bytes(record, "identity"),
             signature=_bytes(record, "signature"),
-            stream=b"" if settings.correlated_noise is None else _bytes(record, "stream"),
+            noise_id=b"" if settings.correlated_noise is None else _bytes(record, "stream"),
             place=0 if settings.correlated_noise is None else _integer(record, "place"),
         )
 
@@ -254,14 +254,14 @@ class Offer:
 class Answer:
     """What the client answers: where its message stands, and its public key if it agreed anew (else empty).
 
-    `stream` and `place` are the stream that it belongs to, if to one, and its position there.
+    With correlated noise `noise_id` names the client's noise, and `place` is the message's position in it.
     """
 
     position: int
     attempt: int
     public: bytes = b""
     signature: bytes = b""
-    stream: bytes = b""
+    noise_id: bytes = b""
     place: int = 0
 
     def to_fields(self) -> dict[str, Field]:
@@ -272,7 +272,7 @@ class Answer:
             "attempt": self.attempt,
             "public": self.public,
             "signature": self.signature,
-            **({"stream": self.stream, "place": self.place} if self.stream else {}),
+            **({"stream": self.noise_id, "place": self.place} if self.noise_id else {}),
         }
 
     @classmethod
@@ -285,7 +285,7 @@ class Answer:
             attempt=_integer(record, "attempt"),
             public=_bytes(record, "public"),
             signature=_bytes(record, "signature"),
-            stream=_bytes(record, "stream") if "stream" in record else b"",
+            noise_id=_bytes(record, "stream") if "stream" in record else b"",
             place=_integer(record, "place") if "place" in record else 0,
         )
 
@@ -355,11 +355,12 @@ def seal_update(
     offer: Offer,
     kept: Chain | None,
     key_file: bytes | None = None,
-    stream: ClientCorrelatedNoise | None = None,
+    correlated_noise: ClientCorrelatedNoise | None = None,
 ) -> Sealed:
     """The update clipped, with its noise, sealed; a new key is agreed on where the kept chain is not the server's.
 
-    Where the offer asks for a stream, what `stream` makes of the clipped update is sent, and it moves on by one.
+    Where the offer asks for correlated noise, what `correlated_noise` makes of the clipped update is sent, and it moves
+    on by one.
 
     An update that is not finite leaves as zero with its noise: a client that falls silent would tell that it was.
     Guarantee: nothing about it can be seen (tests/protocol/test_ends.py); an address is used once.
@@ -379,10 +380,10 @@ def seal_update(
         raise Declined("agreement", str(refused)) from refused
     answer = Answer(offer.position, attempt, public, signature)
     if offer.settings.correlated_noise is not None:
-        if stream is None:
-            raise Declined("policy", "the offer asks for a stream, and this end keeps none")
-        answer = replace(answer, stream=stream.name, place=stream.sender.position)
-        sent = stream.sender.next(sent)
+        if correlated_noise is None:
+            raise Declined("policy", "the offer asks for correlated noise, and this end keeps none")
+        answer = replace(answer, noise_id=correlated_noise.name, place=correlated_noise.sender.position)
+        sent = correlated_noise.sender.next(sent)
     message = offer.settings.codec.sized(len(sent)).encode(sent, at)
     return Sealed(message, answer, chain, replaced=not np.isfinite(update).all())
 

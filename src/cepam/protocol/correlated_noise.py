@@ -66,7 +66,19 @@ class CorrelatedNoiseConfig:
     def client(
         self, law: Any, records: int, weight: float = 1.0, clip: Any = None, lattice: Any = None, searched: bool = True
     ) -> Client:
-        """A client with such noise, for the accountant."""
+        """A client with such noise, for the accountant.
+
+        Args:
+            law: The law of its noise.
+            records: Records that it holds; at least one per slice is counted.
+            weight: Its weight in the server's sum.
+            clip: Its own clip; by default that of the mechanism.
+            lattice: The lattice of its codec; by default the line.
+            searched: Whether the search coder may code its messages.
+
+        Returns:
+            The client.
+        """
         from cepam.privacy import Client
 
         return Client(law, max(records, self.slices), weight, self.divisor or None, clip, lattice, searched)
@@ -85,7 +97,7 @@ class CorrelatedNoiseConfig:
 
 
 class CorrelatedNoiseRefused(ValueError):
-    """A server that breaks the order or the terms of a stream; `code` is `order` or `policy`."""
+    """A server that breaks the order or the settings of correlated noise; `code` is `order` or `policy`."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -94,7 +106,7 @@ class CorrelatedNoiseRefused(ValueError):
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a client kept of a run's stream, as `ClientCorrelatedNoise.to_fields` wrote it."""
+    """What a client kept of its noise in a run, as `ClientCorrelatedNoise.to_fields` wrote it."""
 
     run: str
     said: str
@@ -103,7 +115,7 @@ class _Kept:
     start: int
     position: int
     size: int
-    charged: bool
+    charged: str
     memory: bytes = field(repr=False)
 
     @classmethod
@@ -116,7 +128,7 @@ class _Kept:
         return cls(**{name: kept[name] for name in _KINDS})  # type: ignore[arg-type]
 
     def sender(self, link: CorrelatedNoise) -> CorrelatedNoiseSender:
-        """The sender that goes on; `CorrelatedNoiseRefused` where the memory is not that of such a stream."""
+        """The sender that goes on; `CorrelatedNoiseRefused` where the memory is not that of such noise."""
         sender = link.sender(self.size, self.position)
         try:
             memory = np.frombuffer(self.memory, dtype="<f8").reshape(-1, self.size)
@@ -127,21 +139,21 @@ class _Kept:
 
 
 _KINDS: dict[str, type] = {
-    "run": str, "said": str, "name": bytes, "round": int, "start": int, "position": int, "size": int, "charged": bool,
+    "run": str, "said": str, "name": bytes, "round": int, "start": int, "position": int, "size": int, "charged": str,
     "memory": bytes,
 }  # fmt: skip
 
 
 def _damaged(reason: str) -> CorrelatedNoiseRefused:
-    return CorrelatedNoiseRefused("order", f"what this node kept of its stream is damaged: {reason}")
+    return CorrelatedNoiseRefused("order", f"what this node kept of its correlated noise is damaged: {reason}")
 
 
 @dataclass
 class ClientCorrelatedNoise:
     """A client's end: where it stands, under which config, and what it carries. Private to the client.
 
-    `charged` says that the client's own account has paid for the whole stream of this run and size. One that was begun
-    without an account is charged with the first message under one.
+    `charged` names the client's own account that has paid for all messages of this run and size; empty: none has. What
+    was begun without an account, or under another one, is charged with the first message under this one.
 
     Guarantee: a server that asks again, backwards, too often or on other terms gets nothing, and the position is left
     (tests/flower/test_correlated_noise.py).
@@ -152,11 +164,11 @@ class ClientCorrelatedNoise:
     name: bytes
     server_round: int
     sender: CorrelatedNoiseSender = field(repr=False)
-    charged: bool = False
+    charged: str = ""
 
     @classmethod
     def follow(cls, offer: Any, size: int, kept: Mapping[str, object] | None) -> ClientCorrelatedNoise:
-        """The stream that answers this offer, gone on with or begun anew.
+        """The noise that answers this offer, gone on with or begun anew.
 
         Begun anew where the server does not hold the kept one: nothing is carried on, the position is. A client that
         kept nothing takes the server's word for its position.
@@ -170,18 +182,16 @@ class ClientCorrelatedNoise:
         position = mine.position if mine is not None else offer.place
         if mine is not None:
             if mine.said != said:
-                raise CorrelatedNoiseRefused("policy", "the server changed the terms of this run's stream")
+                raise CorrelatedNoiseRefused("policy", "the server changed the settings of this run's correlated noise")
             if offer.server_round <= mine.round:
                 raise CorrelatedNoiseRefused("order", f"round {offer.server_round} was answered before, or a later one")
         if position >= config.max_participations:
-            raise CorrelatedNoiseRefused(
-                "order", f"all {config.max_participations} messages of this run's terms were sent"
-            )
+            raise CorrelatedNoiseRefused("order", f"all {config.max_participations} messages of this run were sent")
         same = mine is not None and mine.size == size
-        charged = mine is not None and same and mine.charged
-        goes_on = mine is not None and same and offer.stream == mine.name
+        charged = mine.charged if mine is not None and same else ""
+        goes_on = mine is not None and same and offer.noise_id == mine.name
         sender = mine.sender(config.link) if mine is not None and goes_on else config.link.sender(size, position)
-        name = offer.stream if goes_on else secrets.token_bytes(NAME_BYTES)
+        name = offer.noise_id if goes_on else secrets.token_bytes(NAME_BYTES)
         return cls(config, said, name, offer.server_round, sender, charged)
 
     def to_fields(self, run: int) -> dict[str, int | str | bytes]:
@@ -202,7 +212,7 @@ class ClientCorrelatedNoise:
 
 @dataclass
 class _Held:
-    """The server's end of one client's stream, and the how manieth stream of that client it is."""
+    """The server's end of one client's noise, and how often that client has begun anew."""
 
     name: bytes
     number: int
@@ -222,7 +232,7 @@ class ServerCorrelatedNoise:
         self.rounds = 0
 
     def offered(self, node: int) -> tuple[bytes, int]:
-        """The name of the stream held of this client (empty: none), and the position after the last that came."""
+        """The name of the noise held of this client (empty: none), and the position after the last that came."""
         held, came = self._held.get(node), self.arrivals.get(node)
         return (held.name if held else b""), (came[-1].position + 1 if came else 0)
 
@@ -233,18 +243,18 @@ class ServerCorrelatedNoise:
     def take(self, node: int, config: CorrelatedNoiseConfig, answer: Answer, vector: Vector) -> Vector:
         """The update with its noise, from a decoded message; ValueError where it is out of order."""
         if node in self._came:
-            raise ValueError("a second message of this round's stream came")
+            raise ValueError("a second message of this round came")
         least = self.offered(node)[1]
-        if not least <= answer.place < config.max_participations or len(answer.stream) != NAME_BYTES:
+        if not least <= answer.place < config.max_participations or len(answer.noise_id) != NAME_BYTES:
             raise ValueError(
-                f"position {answer.place} of a stream whose next is {least} of {config.max_participations}"
+                f"position {answer.place} of messages whose next is {least} of {config.max_participations}"
             )
         held = self._held.get(node)
-        if held is not None and held.name == answer.stream:
+        if held is not None and held.name == answer.noise_id:
             after = _Held(held.name, held.number, copy.copy(held.receiver))
         else:
             number = self.arrivals[node][-1].stream + 1 if self.arrivals.get(node) else 0
-            after = _Held(answer.stream, number, config.link.receiver(len(vector), answer.place))
+            after = _Held(answer.noise_id, number, config.link.receiver(len(vector), answer.place))
         made = after.receiver.take(vector, answer.place)
         self._came[node] = after, answer.place
         return made

@@ -7,18 +7,27 @@ each of them by itself included, and whatever it says of other nodes and of samp
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cepam.clip import L2
-from cepam.distributions.laws import Gaussian
-from cepam.policy import AccountStore, AccountUnusable, AnsweredRounds, ClientPolicy, PolicyRefused, RoundCharge
+from cepam.distributions.laws import Gaussian, Laplace
+from cepam.policy import (
+    AccountStore,
+    AccountUnusable,
+    AnsweredRounds,
+    ClientPolicy,
+    FileAccount,
+    PolicyRefused,
+    RoundCharge,
+)
 from cepam.protocol.agreement import Declined
 from cepam.protocol.settings import UplinkSettings
 
 MOST_MESSAGES = 10_000
-"""The longest stream whose cost a node computes; the work grows with its length."""
+"""The most messages with correlated noise whose cost a node computes; the work grows with their number."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +41,22 @@ class EnforcedPolicy:
     policy: ClientPolicy
     account: AccountStore
 
+    @property
+    def account_name(self) -> str:
+        """What tells this account from another of the node."""
+        place = (
+            str(self.account.path.resolve()) if isinstance(self.account, FileAccount) else type(self.account).__name__
+        )
+        return hashlib.sha256(place.encode()).hexdigest()[:32]
+
     def check(self, settings: UplinkSettings, coordinates: int, begins: bool = True) -> None:
         """Check an offer before training for it.
 
         Args:
             settings: what the offer asks.
             coordinates: the length of an update.
-            begins: with correlated noise: whether this account has not charged the stream yet; all of it is charged
-                then.
+            begins: with correlated noise: whether this account has not charged the run's messages yet; all of them are
+                charged then.
 
         Raises:
             Declined: the offer is below the policy, or the limits are spent.
@@ -72,21 +89,23 @@ def charge_of(policy: ClientPolicy, settings: UplinkSettings, coordinates: int, 
         PolicyRefused: no figure is known for this noise and clip.
     """
     law, clip = settings.law, settings.clip
-    gaussian = isinstance(law, Gaussian)
-    if not gaussian and clip.norm == "l2":
+    gaussian, norm = isinstance(law, Gaussian), clip.norm
+    if not gaussian and not isinstance(law, Laplace):
+        raise PolicyRefused(f"a node's account knows Gaussian and Laplace noise, the server asks for {law!r:.80}")
+    if not gaussian and norm == "l2":
         raise PolicyRefused("Laplace noise under an l2 clip has no place in a node's account: ask for an l1 clip")
-    norm = clip.norm
     name: Literal["gaussian", "laplace"] = "gaussian" if gaussian else "laplace"
     shares = policy.participants if gaussian and norm == "l2" else 1
     if settings.correlated_noise is not None:
         most = min(policy.rounds, MOST_MESSAGES)
         if settings.correlated_noise.max_participations > most:
             raise PolicyRefused(
-                f"a stream of {settings.correlated_noise.max_participations} messages is longer than the {most} allowed"
+                f"correlated noise over {settings.correlated_noise.max_participations} messages is longer than the "
+                f"{most} allowed"
             )
         noise, many = equal_single_noise(policy, settings), settings.correlated_noise.max_participations
         charge = RoundCharge("server", noise, float(clip.bound), coordinates * many)
-        policy.check_stream(charge, many)
+        policy.check_correlated_noise(charge, many)
         return replace(charge, releases=1 if begins else 0)
     # One more coordinate tells whether the clip held: whole updates are charged with it, examples are not believed.
     examples = bool(policy.divisor) and gaussian and norm == "l2" and not settings.bit

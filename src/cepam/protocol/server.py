@@ -99,7 +99,7 @@ def share_of(settings: UplinkSettings) -> NoiseShare:
 def noise_of_average(settings: Iterable[UplinkSettings]) -> float:
     """The standard deviation per coordinate of the noise in the weighted average of such replies."""
     used = list(settings)
-    spread = [s.weight * s.law.scale * (1.0 if isinstance(s.law, Gaussian) else math.sqrt(2.0)) for s in used]
+    spread = [s.weight * math.sqrt(s.law.variance()) for s in used]
     return math.sqrt(sum(noise**2 for noise in spread)) / sum(s.weight for s in used)
 
 
@@ -191,7 +191,9 @@ class ServerEnd:
         self._positions[peer.node] = position + 1
         chain = self._chains.get(peer.node)
         private, public = new_pair()
-        stream, place = self.correlated_noise.offered(peer.node) if settings.correlated_noise is not None else (b"", 0)
+        noise_id, place = (
+            self.correlated_noise.offered(peer.node) if settings.correlated_noise is not None else (b"", 0)
+        )
         offer = Offer(
             settings=settings,
             run=peer.run,
@@ -201,7 +203,7 @@ class ServerEnd:
             chain=chain.name if chain else b"",
             public=public,
             identity=peer.identity,
-            stream=stream,
+            noise_id=noise_id,
             place=place,
         )
         if self._server_key is not None:

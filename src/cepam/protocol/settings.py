@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from cepam.clip import CLIPS, L1, L2, Clip, Unit
 from cepam.codec.codec import Codec, CoderName
-from cepam.distributions.laws import Gaussian, Laplace, Law
+from cepam.distributions.laws import PRIVATE_LAWS, Gaussian, Law
 from cepam.lattices.lattice import Integer, Lattice, Search, lattice_named
 from cepam.protocol.correlated_noise import CorrelatedNoiseConfig
 
 Update = Literal["parameters", "gradient"]
-_LAWS: dict[str, type[Gaussian] | type[Laplace]] = {"gaussian": Gaussian, "laplace": Laplace}
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class UplinkSettings:
     correlated_noise: CorrelatedNoiseConfig | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.law, (Gaussian, Laplace)):
+        if not isinstance(self.law, tuple(PRIVATE_LAWS.values())):
             raise ValueError(f"law must be cepam.Gaussian or cepam.Laplace, got {self.law!r}")
         if not isinstance(self.clip, (L1, L2)):
             raise ValueError(f"clip must be cepam.L2 or cepam.L1, got {self.clip!r}")
@@ -68,7 +67,7 @@ class UplinkSettings:
         if not (0 <= self.bit < math.inf) or (self.bit and self.clip.norm != "l2"):
             raise ValueError(f"bit must not be negative, and goes with an l2 clip, got {self.bit!r}")
         if self.bit and self.correlated_noise is not None:
-            # A stream is charged by its clip alone: what a bit tells would be on no account.
+            # Correlated noise is charged by the clip alone: what a bit tells would be on no account.
             raise ValueError(f"bit (AdaptiveClip) must be 0 with correlated_noise, got {self.bit!r}")
         if self.largest > reach:
             # A coordinate beyond the range cannot be sent, and whether there is one would be seen.
@@ -120,10 +119,10 @@ class UplinkSettings:
             if config is None
             else [float(config.decay), config.slices, config.max_participations, float(config.divisor)]
         )
-        stream = {"stream": plain} if plain else {}
+        correlated = {"stream": plain} if plain else {}
         return json.dumps(
             {
-                **stream,
+                **correlated,
                 "law": [self.law.name, float(self.law.scale)],
                 "clip": [self.clip.norm, float(self.clip.bound)],
                 "lattice": _lattice_to_json(self.lattice),
@@ -142,7 +141,7 @@ class UplinkSettings:
             read: dict[str, Any] = json.loads(text)
             (law, scale), (norm, bound) = read["law"], read["clip"]
             return cls(
-                law=_LAWS[law](scale),
+                law=PRIVATE_LAWS[law](scale),
                 clip=CLIPS[norm](bound),
                 lattice=lattice_from_json(read["lattice"]),
                 coder=read["coder"],
@@ -218,7 +217,24 @@ class Compression:
         bit: float = 0.0,
         correlated_noise: CorrelatedNoiseConfig | None = None,
     ) -> UplinkSettings:
-        """Build what the server tells a client about its uplink."""
+        """Build what the server tells a client about its uplink.
+
+        Args:
+            law: The law of the client's noise.
+            clip: The bound on its update.
+            update: What it sends: the movement of its parameters, or a gradient.
+            weight: Its public weight in the average.
+            records: Records that it holds, a public constant.
+            unit: What is protected: a record or a client.
+            bit: Size of the bit of adaptive clipping, in the units of the update; 0 without it.
+            correlated_noise: How the noise of its messages is correlated; by default it is not.
+
+        Returns:
+            The settings.
+
+        Raises:
+            ValueError: For values that do not go together.
+        """
         return UplinkSettings(
             law, clip, self.on, self.coder, self.padding, update, weight, records, unit, bit, correlated_noise
         )
@@ -294,7 +310,11 @@ class Authentication:
             raise ValueError(f"required must be True or False, got {self.required!r}")
 
     def read_server_key(self) -> bytes | None:
-        """Read the server's private key file, if one is named."""
+        """Read the server's private key file, if one is named.
+
+        Returns:
+            The bytes of the file, or None.
+        """
         return Path(self.server_key).read_bytes() if self.server_key else None
 
 
@@ -336,7 +356,17 @@ class NodeSettings:
     compression: Compression | None = None
 
     def over(self, common: UplinkSettings) -> UplinkSettings:
-        """The settings of this node, where these are everybody's."""
+        """The settings of this node, where these are everybody's.
+
+        Args:
+            common: Everybody's settings.
+
+        Returns:
+            The settings of this node.
+
+        Raises:
+            ValueError: For values that do not go together.
+        """
         own = replace(
             common,
             law=common.law if self.noise is None else self.noise,

@@ -44,22 +44,50 @@ class SecAggMessage(ABC):
 
     @abstractmethod
     def write(self, writer: ByteWriter) -> None:
-        """Append the fields."""
+        """Append the fields to what is written.
+
+        Args:
+            writer: Takes the bytes.
+        """
 
     @classmethod
     @abstractmethod
     def read(cls, reader: ByteReader) -> Self:
-        """The message whose fields come next."""
+        """Read the message whose fields come next.
+
+        Args:
+            reader: Gives the bytes.
+
+        Returns:
+            The message.
+
+        Raises:
+            MalformedMessage: The bytes are not the fields of this message.
+        """
 
     def encode(self) -> bytes:
-        """The message as bytes; there is one way to write it."""
+        """Write the message as bytes; there is one way to write it.
+
+        Returns:
+            The bytes.
+        """
         writer = ByteWriter(MAGIC + bytes([VERSION, self.code]))
         self.write(writer)
         return writer.bytes()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The message that these bytes are; anything else raises `MalformedMessage`."""
+        """Read a message of this kind from bytes.
+
+        Args:
+            data: What `encode` returned.
+
+        Returns:
+            The message.
+
+        Raises:
+            MalformedMessage: The bytes are anything else.
+        """
         reader = ByteReader(data)
         start = reader.raw(len(MAGIC) + 2)
         if start[:-2] != MAGIC or start[-2] != VERSION or start[-1] != cls.code:

@@ -67,12 +67,26 @@ class RosterEntry:
     signature: bytes
 
     def write(self, writer: ByteWriter) -> None:
-        """Append the peer's fields."""
+        """Append the entry's fields to what is written.
+
+        Args:
+            writer: Takes the bytes.
+        """
         writer.number(self.node, 8).blob(self.identity).raw(self.public).blob(self.signature)
 
     @classmethod
     def read(cls, reader: ByteReader) -> RosterEntry:
-        """The peer whose fields come next."""
+        """Read the entry whose fields come next.
+
+        Args:
+            reader: Gives the bytes.
+
+        Returns:
+            The entry.
+
+        Raises:
+            MalformedMessage: The bytes are not an entry.
+        """
         node, identity = reader.number(8), reader.blob(LONGEST_IDENTITY)
         return cls(node, identity, reader.raw(PUBLIC_BYTES), reader.blob(LONGEST_SIGNATURE))
 
@@ -125,7 +139,17 @@ class Roster:
 
     @classmethod
     def read(cls, reader: ByteReader) -> Roster:
-        """The roster whose fields come next."""
+        """Read the roster whose fields come next.
+
+        Args:
+            reader: Gives the bytes.
+
+        Returns:
+            The roster.
+
+        Raises:
+            MalformedMessage: The bytes are not a roster.
+        """
         run, epoch = reader.blob(LONGEST_RUN), reader.number(8)
         return cls(
             run, epoch, tuple(RosterEntry.read(reader) for _ in range(reader.number(4, LEAST_COHORT, MOST_NAMES)))

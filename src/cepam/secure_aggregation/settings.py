@@ -264,7 +264,11 @@ class SecAggSettings:
             )
 
     def write(self, writer: ByteWriter) -> None:
-        """Append the fields."""
+        """Append the fields to what is written.
+
+        Args:
+            writer: Takes the bytes.
+        """
         writer.blob(self.run).number(self.epoch, 8).number(self.position, 8)
         writer.number(self.coordinates, 4).number(self.bits, 1).number(self.gain, 4)
         for real in (self.noise, self.clip, self.batch, self.record_sampling_rate):
@@ -274,7 +278,17 @@ class SecAggSettings:
 
     @classmethod
     def read(cls, reader: ByteReader) -> SecAggSettings:
-        """The settings whose fields come next."""
+        """Read the settings whose fields come next.
+
+        Args:
+            reader: Gives the bytes.
+
+        Returns:
+            The settings.
+
+        Raises:
+            MalformedMessage: The bytes are not settings.
+        """
         run, epoch, position = reader.blob(LONGEST_RUN), reader.number(8), reader.number(8)
         coordinates, bits = reader.number(4, 1, MOST_COORDINATES), reader.number(1, 1, WORD_BITS)
         gain = reader.number(4, 1)

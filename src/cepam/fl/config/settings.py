@@ -251,7 +251,8 @@ class ClientsSettings:
     count: int = setting("Number of clients.", 30)
     sampling: str = setting("Client sampling: a fixed number per round, or Poisson (unit client).", "fixed",
                             CLIENT_SAMPLINGS)
-    sampling_rate: float = setting("Fraction of clients sampled per round, in (0, 1].", 1.0)
+    sampling_rate: float = setting("Client sampling rate: probability that a client is sampled in a round, "
+                                   "in (0, 1].", 1.0)
     max_cohort: int = setting("Largest cohort of Poisson sampling, in clients; 0: so large that more never occur.", 0)
     max_participations: int | None = setting("Most rounds in which one client is sampled (unit client).", None)
     dropout_rate: float = setting("Probability that a sampled client does not reply, in [0, 1).", 0.0)
@@ -301,7 +302,8 @@ class PrivacySettings:
 
     epsilon: float | None = setting("Target epsilon of the whole run, instead of a noise scale.", None)
     delta: float = setting("delta of the guarantee, in (0, 1).", 1e-5)
-    noise_scale: float | None = setting("Noise scale per client, absolute: sigma of Gaussian or b of Laplace noise.",
+    noise_scale: float | None = setting("Noise scale per coordinate and client, in the unit of the update: sigma of "
+                                        "Gaussian or b of Laplace noise.",
                                         None)
     unit: str = setting("What the guarantee protects: one record, or all records of one client.", "record", UNITS)
     adjacency: str = setting("Neighbouring data sets: replace one unit, or add or remove one.", "replace", ADJACENCIES)

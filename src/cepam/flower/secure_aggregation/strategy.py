@@ -17,7 +17,7 @@ from cepam.clip import L2
 from cepam.distributions.laws import Gaussian, Law
 from cepam.flower.client_mod import SECURE_AGGREGATION, record_of
 from cepam.flower.downlink import is_stale
-from cepam.flower.replies import AVERAGING, Aggregator, Opened, RoundMetrics, publishes_average
+from cepam.flower.replies import AVERAGING, Opened, ReplyAggregator, RoundMetrics, publishes_average
 from cepam.flower.secure_aggregation.membership import Membership
 from cepam.flower.secure_aggregation.transport import Transport, check_value, run_bytes, run_config
 from cepam.flower.strategy import DownlinkKind, PrivateStrategy, UpdateKind, check_strategy
@@ -255,7 +255,7 @@ class SecureAggregation(PrivateStrategy):
             records=accounting.records,
             unit=accounting.unit,
         )
-        super().__init__(strategy, settings, target, Aggregator(accounting, True, 1), update, downlink)
+        super().__init__(strategy, settings, target, ReplyAggregator(accounting, True, 1), update, downlink)
         self._transport = Transport(authentication.read_server_key(), unmask_timeout)
         self._members = Membership(self._transport, authentication.required)
         self._observers = Observers(accounting.colluders, accounting.delta)
@@ -273,7 +273,17 @@ class SecureAggregation(PrivateStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The wrapped strategy's messages to the nodes that can be in a sum, each with its request."""
+        """The wrapped strategy's messages to the nodes that can be in a sum, each with its request.
+
+        Args:
+            server_round: Number of the round.
+            arrays: The model of the round.
+            config: What the strategy tells the nodes.
+            grid: Flower's connection to the nodes.
+
+        Returns:
+            The messages; none where there are too few nodes for a sum.
+        """
         self._driver, self._unfit, self._sampled = None, [], 0
         messages = self._messages(server_round, arrays, config, grid)
         self._sampled = len(messages)
@@ -352,7 +362,15 @@ class SecureAggregation(PrivateStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """What the wrapped strategy makes of the sum, if a quorum is in it; the counts and epsilons as metrics."""
+        """What the wrapped strategy makes of the sum, if a quorum is in it.
+
+        Args:
+            server_round: Number of the round.
+            replies: The nodes' masked updates.
+
+        Returns:
+            The new model, or None where nothing is published; the counts and epsilons as metrics.
+        """
         driver, self._driver = self._driver, None
         down = self._model.downlink
         tally = RoundMetrics(
@@ -442,11 +460,26 @@ class SecureAggregation(PrivateStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """No messages: nodes of secure aggregation do not evaluate; `start(…, evaluate_fn=…)` does, on the server."""
+        """No messages: nodes of secure aggregation do not evaluate; `start(…, evaluate_fn=…)` does, on the server.
+
+        Args:
+            server_round: Number of the round.
+            arrays: The model of the round.
+            config: What the strategy tells the nodes.
+            grid: Flower's connection to the nodes.
+
+        Returns:
+            An empty list.
+        """
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """No metrics: no node evaluates."""
+        """No metrics: no node evaluates.
+
+        Args:
+            server_round: Number of the round.
+            replies: None come.
+        """
 
 
 def _ignore(reply: Message) -> None:

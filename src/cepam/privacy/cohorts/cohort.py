@@ -210,11 +210,19 @@ class CohortMechanism(Mechanism):
         return self.cohort.rate < 1.0 and (self.stateful or self.cohort.participations is not None)
 
     def sent(self) -> Counter[tuple[Law, Lattice | None]]:
-        """All shares, whoever draws them, and one more for the server's own draw."""
+        """All shares, whoever draws them, and one more for the server's own draw.
+
+        Returns:
+            A count per law and lattice.
+        """
         return Counter({(self.clients[0].law, self.clients[0].lattice): self.cohort.cap + 1})
 
     def searched(self) -> Counter[Law]:
-        """All shares, whoever draws them: the server's own draw is the layered quantizer's."""
+        """All shares, whoever draws them: the server's own draw is the layered quantizer's.
+
+        Returns:
+            A count per law.
+        """
         return Counter({self.clients[0].law: self.cohort.cap}) if self.clients[0].may_search else Counter()
 
     @property
@@ -260,7 +268,15 @@ class CohortMechanism(Mechanism):
         return self.cohort.kind == "without" and self.cohort.rate < 1.0
 
     def hidden_by(self, client: int, colluders: int | None = None) -> tuple[int, ...]:
-        """One entry for each share that colluders do not know: the client's own is always one."""
+        """One entry for each share that colluders do not know: the client's own is always one.
+
+        Args:
+            client: Ignored but for its place, 0: all are alike.
+            colluders: Other clients that pool what they know; by default those of the mechanism.
+
+        Returns:
+            The client's place, once per share.
+        """
         taken = self.colluders if colluders is None else colluders
         return (client,) * max(1, self.cohort.cap - taken)
 

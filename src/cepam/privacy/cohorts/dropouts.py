@@ -1,7 +1,7 @@
 """Dropout compensation: clients bring shares of a public noise total, and the server brings the rest.
 
     compensation = privacy.DropoutCompensation(total=z * clip, cap=1283)  # compensation.law: every client's noise
-    mean = compensation.mean(sum_of_the_decoded_vectors, replies=871, expected=1000)  # what is published
+    rest = privacy.server_noise(compensation.missing(replies=871), coordinates)  # what the server adds
 
 Whoever drops out, the published sum has Gaussian noise of standard deviation `total`, and is divided by the expected
 cohort, never by the replies: the round is the subsampled Gaussian mechanism (docs/proofs/cohorts-and-dropouts.md,
@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cepam.codec.codec import Codec
 from cepam.distributions.laws import Floats, Gaussian, check_scale
@@ -135,26 +134,3 @@ class DropoutCompensation:
         if replies > self.cap:
             raise ValueError(f"replies must be at most the cap, {self.cap}, got {replies}: the excess is not contacted")
         return self.share * math.sqrt(self.cap - replies) * UPWARD
-
-    def mean(self, summed: npt.ArrayLike, replies: int, expected: float) -> Floats:
-        """What is published: the sum of the decoded vectors and the missing noise, over the expected cohort.
-
-        Args:
-            summed: The sum of the decoded vectors.
-            replies: How many vectors are in it.
-            expected: The expected cohort, a public number.
-
-        Returns:
-            The noisy mean.
-
-        Raises:
-            ValueError: The sum is no finite vector, or a number is out of range.
-        """
-        vector = np.asarray(summed, dtype=np.float64)
-        if vector.ndim != 1 or not np.isfinite(vector).all():
-            raise ValueError(f"the sum must be one finite vector, got shape {vector.shape}")
-        if not (0 < expected < math.inf):
-            raise ValueError(f"expected must be positive, the expected cohort, got {expected!r}")
-        sigma = self.missing(replies)
-        noisy = vector + server_noise(sigma, len(vector)) if sigma else vector
-        return np.asarray(noisy / expected, dtype=np.float64)

@@ -269,13 +269,17 @@ class Accountant:
         return min(1.0, math.exp(slack.epsilon / 2.0) * (costs.delta(before) + beyond) + slack.at(epsilon))
 
     def slack(self, delta: float | None = None) -> Slack | None:
-        """What the mechanism's own rounding may add over all rounds so far; None while nothing was released.
+        """What the mechanism's own rounding may add over all rounds so far.
 
         Where a release does not say its `coordinates` figures are those of the ideal law: None, or what cohorts over
-        their cap add. With a `delta` that is too small for the roundings whatever a round shows: without what it shows.
+        their cap add.
+
+        Args:
+            delta: delta of the guarantee. Where it is too small for the roundings whatever a round shows, the result
+                leaves out what a round shows.
 
         Returns:
-            What is added to epsilon and to delta.
+            What is added to epsilon and to delta; None while nothing was released.
         """
         plain = any(mechanism.coordinates is None for mechanism in self.mechanisms)
         if not self.mechanisms or (plain and not any(mechanism.exceeded for mechanism in self.mechanisms)):
@@ -374,7 +378,11 @@ class Accountant:
         }  # fmt: skip
 
     def state_text(self) -> str:
-        """`json.dumps(accountant.state_dict())`; a longer run writes its new releases alone."""
+        """`json.dumps(accountant.state_dict())`; a longer run writes its new releases alone.
+
+        Returns:
+            JSON.
+        """
         head = json.dumps({"configuration": self.configuration, "identified": self.identified})
         return f"{head[:-1]}, {self._written.text()}}}"
 

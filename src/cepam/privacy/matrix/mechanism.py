@@ -116,7 +116,11 @@ class MatrixMechanism(Mechanism):
         return -(-self.rounds // self.link.slices) if self.amplified else 1
 
     def once(self) -> MatrixMechanism:
-        """The whole run: it is charged as one event, or as one for each pass."""
+        """The whole run: it is charged as one event, or as one for each pass.
+
+        Returns:
+            This mechanism.
+        """
         return self
 
     @property
@@ -138,7 +142,14 @@ class MatrixMechanism(Mechanism):
         return self.unit == "record" and (self.amplified or self.participation is not None or self.link.slices > 1)
 
     def history(self, client: int) -> Hashable:
-        """What a client's guarantee depends on besides the other clients."""
+        """What a client's guarantee depends on besides the other clients.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            Equal values for clients of equal guarantees.
+        """
         return self.clients[
             client
         ], None if self.observed_participation is None else self.observed_participation.arrivals[client]

@@ -420,7 +420,15 @@ class ObservedParticipation:
         return came[-1].position + 1 if came else 0
 
     def noise(self, link: CorrelatedNoise, client: int) -> Floats:
-        """M without its weight: how the noise of the client's messages enters the rounds (rows)."""
+        """M without its weight: how the noise of the client's messages enters the rounds.
+
+        Args:
+            link: The correlation of the messages' noise.
+            client: The place of the client.
+
+        Returns:
+            A matrix of rounds by messages.
+        """
         made, first = np.zeros((self.rounds, len(self.arrivals[client]))), 0
         for rounds, positions, _ in self._streams(client):
             made[np.ix_(rounds, range(first, first + len(rounds)))] = _undo(link, positions, np.eye(len(rounds)))
@@ -428,7 +436,15 @@ class ObservedParticipation:
         return made
 
     def moves(self, link: CorrelatedNoise, client: int) -> Floats:
-        """L without its weight: how the client's updates (columns, by position) enter the rounds (rows)."""
+        """L without its weight: how the client's updates enter the rounds.
+
+        Args:
+            link: The correlation of the messages' noise.
+            client: The place of the client.
+
+        Returns:
+            A matrix of rounds by positions.
+        """
         made = np.zeros((self.rounds, self.positions(client)))
         for rounds, positions, start in self._streams(client):
             sent = range(start, positions[-1] + 1)

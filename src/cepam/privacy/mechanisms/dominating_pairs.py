@@ -72,11 +72,25 @@ class Shift(ABC):
 
     @abstractmethod
     def masses(self, edges: Floats) -> Masses:
-        """The probability under P, and under Q, that the loss lies in each interval (edges[i], edges[i + 1]]."""
+        """The probability under P, and under Q, that the loss lies in each interval (edges[i], edges[i + 1]].
+
+        Args:
+            edges: Rising values of the loss.
+
+        Returns:
+            The probabilities under P, and those under Q.
+        """
 
     @abstractmethod
     def loss_exceeded(self, tail: float) -> float:
-        """A loss that P exceeds with probability at most `tail`."""
+        """A loss that P exceeds with probability at most `tail`.
+
+        Args:
+            tail: A probability, in (0, 1).
+
+        Returns:
+            The loss.
+        """
 
 
 @dataclass(frozen=True)

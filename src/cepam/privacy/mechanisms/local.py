@@ -112,23 +112,57 @@ class LocalMechanism(Mechanism):
         return self.events
 
     def events_of(self, client: int) -> int:
-        """How many steps this client makes in all rounds."""
+        """How many steps this client makes in all rounds.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            A number of steps.
+        """
         return self.rounds * self.steps[client]
 
     def history(self, client: int) -> Hashable:
-        """As for any release, and how many steps it makes."""
+        """What a client's guarantee depends on: as for any release, and how many steps it makes.
+
+        Args:
+            client: The place of the client.
+
+        Returns:
+            Equal values for clients of equal guarantees.
+        """
         return super().history(client), self.steps[client]
 
     def hidden_by(self, client: int, colluders: int | None = None) -> tuple[int, ...]:
-        """Itself alone: what it sends is covered by its own noise, whoever looks."""
+        """Itself alone: what it sends is covered by its own noise, whoever looks.
+
+        Args:
+            client: The place of the client.
+            colluders: Ignored.
+
+        Returns:
+            The client's own place.
+        """
         return (client,)
 
     def noise_against(self, client: int, colluders: int | None = None) -> float:
-        """Its own noise, whoever looks."""
+        """Its own noise, whoever looks.
+
+        Args:
+            client: The place of the client.
+            colluders: Ignored.
+
+        Returns:
+            A standard deviation.
+        """
         return self.clients[client].noise
 
     def sent(self) -> Counter[tuple[Law, Lattice | None]]:
-        """One noisy vector a step, of the law whose scale is longest in units of its grid: no other errs more."""
+        """One noisy vector a step, of the law whose scale is longest in units of its grid: no other errs more.
+
+        Returns:
+            A count of that law and lattice; empty where every client is absent.
+        """
         present = [client for j, client in enumerate(self.clients) if j not in self.absent]
         longest = max(present, key=lambda client: math.frexp(client.law.scale)[0], default=None)
         return Counter() if longest is None else Counter({(longest.law, longest.lattice): 1})

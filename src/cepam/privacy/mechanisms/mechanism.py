@@ -19,7 +19,7 @@ import numpy as np
 from scipy import optimize
 
 from cepam.clip import Adjacency, Clip, ClippedUnit, Unit
-from cepam.distributions.laws import Floats, Gaussian, Laplace, Law
+from cepam.distributions.laws import PRIVATE_LAWS, Floats, Gaussian, Laplace, Law
 from cepam.lattices.lattice import Lattice, Search
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift, LaplaceShift, Masses, Shift
 from cepam.privacy.numerics.smoothing import smoothing_clients
@@ -249,8 +249,9 @@ class Client:
     searched: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.law, (Gaussian, Laplace)):
-            raise ValueError(f"no differential privacy is known for the law {self.law!r}: use Gaussian or Laplace")
+        if not isinstance(self.law, tuple(PRIVATE_LAWS.values())):
+            known = " or ".join(law.__name__ for law in PRIVATE_LAWS.values())
+            raise ValueError(f"no differential privacy is known for the law {self.law!r}: use {known}")
         check_count("records", self.records)
         if not (0 < self.weight < math.inf):
             raise ValueError(f"weight must be positive, got {self.weight!r}")
@@ -414,7 +415,11 @@ class Mechanism:
         return 0.0
 
     def sent(self) -> Counter[tuple[Law, Lattice | None]]:
-        """How many noisy vectors a round has of each law on each lattice."""
+        """How many noisy vectors a round has of each law on each lattice.
+
+        Returns:
+            A count per law and lattice.
+        """
         found: Counter[tuple[Law, Lattice | None]] = Counter()
         for client, times in self._present:
             found[client.law, client.lattice] += times
@@ -433,7 +438,11 @@ class Mechanism:
         return [(objects[each], times) for each, times in counted.items()]
 
     def searched(self) -> Counter[Law]:
-        """How many of a round's vectors of each law may be of the search coder."""
+        """How many of a round's vectors of each law may be of the search coder.
+
+        Returns:
+            A count per law.
+        """
         found: Counter[Law] = Counter()
         for client, times in self._present:
             if client.may_search:
@@ -488,7 +497,11 @@ class Mechanism:
         return self.events
 
     def once(self) -> Mechanism:
-        """What `charge` is made for `events` times: one round."""
+        """What `charge` is made for `events` times: one round.
+
+        Returns:
+            A mechanism of one round.
+        """
         return self.over(1)
 
     @property
@@ -639,7 +652,11 @@ class Mechanism:
         return client if self.nodes is None else self.nodes[client]
 
     def sent_by_node(self) -> Mapping[int, Sequence[int]]:
-        """The places of the vectors that each node sent; nodes that sent none are left out."""
+        """The places of the vectors that each node sent; nodes that sent none are left out.
+
+        Returns:
+            Places of vectors by node.
+        """
         return self._sent_by_node
 
     @cached_property
@@ -662,7 +679,11 @@ class Mechanism:
         return frozenset(Counter(self.history(j) for j in sent).items())
 
     def taken(self) -> dict[int, tuple[tuple[int, int], ...]]:
-        """For each node that took part, the places (`seats`) that it took, and how often it is charged for each."""
+        """For each node that took part, the places (`seats`) that it took, and how often it is charged for each.
+
+        Returns:
+            Pairs of a place and a number of charges, by node.
+        """
         if self.node_rounds is None:
             return {node: ((seat, self.events_of(seat)),) for node, seat in self.seats.items()}
         found: dict[int, tuple[tuple[int, int], ...]] = {}
@@ -724,7 +745,7 @@ class Mechanism:
             A mechanism of one round, to be composed.
 
         Raises:
-            ValueError: Laplace noise under l2 clipping, which is accounted for as a whole.
+            ValueError: Laplace noise under l2 clipping, which is accounted for as a whole; or a law without a shift.
         """
         if self.law_is_gaussian:
             return SubsampledMechanism(
@@ -734,6 +755,8 @@ class Mechanism:
             raise ValueError(
                 "Laplace noise under l2 clipping has no shift in one dimension: see cepam.privacy.mechanisms.laplace"
             )
+        if not isinstance(self.clients[client].law, Laplace):
+            raise ValueError(f"no shift is known for the law {self.clients[client].law!r}")
         gap = 0.0 if client in self.absent else self.distance(client) / self.clients[client].law.scale
         return SubsampledMechanism(LaplaceShift(gap), self.sampling_rate(client), self.adjacency)
 

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
 from cepam.clip import CLIPS, Clip
-from cepam.distributions.laws import Gaussian, Laplace
+from cepam.distributions.laws import PRIVATE_LAWS
 from cepam.lattices.lattice import NAMED, Lattice
 from cepam.privacy.cohorts.cohort import Cohort, CohortMechanism
 from cepam.privacy.matrix.correlated_noise import CorrelatedNoise
@@ -19,7 +19,6 @@ from cepam.privacy.mechanisms.local import LocalMechanism
 from cepam.privacy.mechanisms.mechanism import Client, Mechanism, Sampling
 
 VERSION = 3
-_LAWS = {"gaussian": Gaussian, "laplace": Laplace}
 
 
 def fingerprint(*configuration: object) -> str:
@@ -139,7 +138,7 @@ def _written_client(client: Client) -> dict[str, Any]:
 def _read_client(plain: Mapping[str, Any]) -> Client:
     law, scale = plain["law"]
     return Client(
-        _LAWS[law](scale), plain["records"], plain["weight"], plain["draws"], _read_clip(plain["clip"]),
+        PRIVATE_LAWS[law](scale), plain["records"], plain["weight"], plain["draws"], _read_clip(plain["clip"]),
         _read_lattice(plain["lattice"]), bool(plain.get("searched", True)),
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ from functools import lru_cache
 
 from scipy import special
 
-from cepam.distributions.laws import Gaussian, Law
+from cepam.distributions.laws import Gaussian, Laplace, Law
 from cepam.kernels.format import search
 from cepam.kernels.format.plan import GRID_BITS, LEAST_ACCEPTANCE, MOST_TRIALS, layered_plan
 from cepam.lattices.lattice import A2, D4, E8, Integer, Lattice, Search
@@ -110,7 +110,14 @@ class Slack:
         return self.at(_HUGE) <= LARGEST_SHARE * delta
 
     def too_many(self, delta: float) -> bool:
-        """Whether what the roundings miss is over delta/100 by itself, whatever a round shows."""
+        """Whether what the roundings miss is over delta/100 by itself, whatever a round shows.
+
+        Args:
+            delta: delta of the guarantee.
+
+        Returns:
+            Whether it is; then no finite bound is available at this delta.
+        """
         return self.epsilon > 2.0 or self.missed > LARGEST_SHARE * delta
 
     def excess(self, epsilon: float, delta: float) -> tuple[str, str] | None:
@@ -284,6 +291,8 @@ def word_miss(law: Law, n: int) -> float:
 
     A step of a word moves a ball's density by n dr/r, and radii of the last 2^-16 span less than a factor e.
     """
+    if not isinstance(law, (Gaussian, Laplace)):
+        raise ValueError(f"what rounding adds to epsilon is not known for the law {law!r}")
     raised = 2.0**-61 if n == 1 and not isinstance(law, Gaussian) else 0.0
     gives_up = math.exp(MOST_TRIALS * math.log1p(-LEAST_ACCEPTANCE))
     return (2.0 + n) * 2.0**-WORD_BITS + raised + gives_up

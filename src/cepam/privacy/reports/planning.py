@@ -125,7 +125,7 @@ class Plan:
         mechanism: The run, with the noise that meets the target.
         epsilon: epsilon of the whole run.
         batch: The expected batch over all clients (per-example), or a client's per local step (local-dp-sgd).
-        sampling_rate: Share of clients per round.
+        sampling_rate: Probability that a client is sampled in a round.
         reasons: Why this mode, in one sentence each.
         rounding_charged: False where charging the mechanism's rounding leaves no finite bound for so large a model:
             epsilon is then that of the ideal law.
