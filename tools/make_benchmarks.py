@@ -523,7 +523,7 @@ def per_example() -> list[str]:
             known = key.startswith("cuda") and "ratio" in ours
             more = f"{ours['memory_mib'] / plain['memory_mib']:.2f}" if known else "not measured"
             time = f"{ours['ratio']:.2f}" if "ratio" in ours else "one by one"
-            others = [f"{ways[way]['ratio']:.2f}" if "ratio" in ways.get(way, {}) else "refused"
+            others = ["not measured" if way not in ways else f"{ways[way]['ratio']:.2f}" if "ratio" in ways[way] else "refused"
                       for way in ("opacus", "opacus-ghost")]  # fmt: skip
             rows.append([CASES[each["case"]], f"{each['weights']:,}", f"{each['examples']:,}", f"{plain['ms']:.1f}",
                          time, more, *others])  # fmt: skip
