@@ -115,6 +115,8 @@ def test_a_large_update_that_comes_first_compiles_here(compiler: Compiler) -> No
 def test_patience_ends(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "PATIENCE_SECONDS", 0.0)
     assert used() is NumpyBackend
+    assert used() is NumpyBackend
+    dispatch._BEGUN[backend.kind_of(CODEC.task(0, SECRET))] -= dispatch.COMPILING_SECONDS
     assert used() is NumbaBackend
     assert compiler.waits == 1
 

@@ -36,7 +36,7 @@ BACKENDS = get_args(BackendName)
 COMPILING_SECONDS = 20.0
 """About how long the kernels compile: an update that NumPy would code for longer than what is left of it waits."""
 PATIENCE_SECONDS = 5.0
-"""How long a process codes with NumPy, all calls of a kind together, before it waits for the compiled kernels."""
+"""How long a process codes with NumPy, all calls of a kind together, once the kernels should have been compiled."""
 LONGEST_WAIT_SECONDS = 300.0
 """How long it then waits before it compiles them itself."""
 _START_SECONDS = 1.5
@@ -46,8 +46,8 @@ _SEARCH_SECONDS = 8e-6, 6.3e-3
 """Of the search coder, per coordinate, and times the mean square of the update in noise variances."""
 _UNSEARCH_SECONDS = 1e-6, 3.5e-3
 """Of its decoder: per coordinate, and per byte."""
-_LEAST_SECONDS = 1.0
-"""What NumPy codes faster than this does not wait, however long the kernels have been compiling."""
+_LEAST_SECONDS = 4.0
+"""What NumPy codes faster than this does not wait, however long kernels have been compiling, until patience ends."""
 RUN, RUNS = 4096, 16
 """Of the sample that chooses a coder: coordinates of a run, and how many runs."""
 _SILENT_SECONDS = 5.0
@@ -489,7 +489,7 @@ def _is_ready(task: CodingTask, kind: str, seconds: Seconds) -> bool:
     if compiler is None or compiler.poll() is not None:  # none could be started, or it failed: compile here
         return True
     left = COMPILING_SECONDS - (time.perf_counter() - _BEGUN[kind])
-    if estimate <= max(left, _LEAST_SECONDS) and _SPENT.get(kind, 0.0) <= PATIENCE_SECONDS:
+    if estimate <= left or (estimate <= _LEAST_SECONDS and _SPENT.get(kind, 0.0) <= PATIENCE_SECONDS):
         return False
     _say("waiting for the CPU kernels, which take some 20 seconds to compile")
     with suppress(subprocess.TimeoutExpired):

@@ -201,7 +201,8 @@ def _length(x: Inputs) -> int:
 def _pair(x: Inputs, labels: Any) -> tuple[Inputs, Any]:
     """The first two examples; of a single one, it and its mirror image."""
     if _length(x) > 1:
-        return tree_map(lambda leaf: leaf[:2], (x, labels))
+        inputs, targets = tree_map(lambda leaf: leaf[:2], (x, labels))
+        return inputs, targets
     mirrored = tree_map(lambda leaf: torch.cat((leaf, leaf.flip(-1))), x)
     return mirrored, tree_map(lambda leaf: torch.cat((leaf, leaf)), labels)
 
