@@ -18,7 +18,6 @@ import argparse
 import itertools
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -34,6 +33,8 @@ from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from scipy import stats
 from tests.flower.fakes import RUN, FakeGrid, Node
+
+from stamp import save
 
 APP = Path(__file__).resolve().parents[1] / "examples" / "flower-mnist"
 sys.path.append(str(APP))
@@ -115,8 +116,7 @@ def compare(folder: Path, given: argparse.Namespace) -> None:
         total = gap([100.0 * (pair["engine"]["accuracy"] - pair["flower"]["accuracy"]) for pair in pairs])
         if given.save:
             asked = {name: value for name, value in vars(given).items() if name not in ("held_out", "save", "seeds")}
-            about = {"machine": platform.machine(), "processors": os.cpu_count(), "date": time.strftime("%Y-%m-%d")}
-            given.save.write_text(json.dumps({"settings": asked, **about, "runs": pairs, **total}, indent=1) + "\n")
+            save(given.save, {"settings": asked, "runs": pairs, **total})
     print(json.dumps(total), flush=True)
 
 

@@ -2,15 +2,17 @@
 
     python bench/per_example.py                          # CPU: an MLP, a CNN, a GRU, a transformer
     python bench/per_example.py --device cuda --precision float32 bfloat16 --save
-    python bench/per_example.py --only transformer --repeat 3
+    python bench/per_example.py --only transformer --ways plain ours --batch 2 --repeat 3 --save
 
 `plain` is one backward pass of the mean loss. `ours` is `cepam.torch` (src/cepam/torch/mapped.py), `layers` the path of
 the engine for sequences of known layers. `func` is `torch.func`'s vmap(grad), every example's gradient in memory.
 `opacus` and `opacus-ghost` are Opacus's hooks and fast gradient clipping, where it is installed. Every row is a median
-of `--repeat` steps; the ratio is to `plain`. All must agree on the clipped sum: `off` is the largest difference from
+of `--repeat` steps, in turn; the ratio is to `plain`. On the CPU it is the time of the processor, which other programs
+hardly change. All must agree on the clipped sum: `off` is the largest difference from
 `func` relative to the largest number (from `ours` where `func` was left out). `bfloat16` is autocast.
 
-`--save` keeps the rows in bench/results/per_example.json, one entry for each device and precision, after every case.
+`--save` keeps each case with its stamp in bench/results/per_example.json, one entry for each device and precision;
+cases of earlier runs stay.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stamp import merge, version
+from stamp import RESULTS, merge, stamp, version
 
 CLIP = 0.05
 
@@ -275,13 +277,14 @@ def measured(case: Case, device: str, batch: int, repeat: int, autocast: bool, w
             except Exception as refused:
                 row["refused"] = f"{type(refused).__name__}: {str(refused).partition(chr(10))[0][:100]}"
         times: dict[str, list[float]] = {way: [] for way in steps}
+        clock = time.perf_counter if device == "cuda" else time.process_time
         for _ in range(repeat):  # in turn, so that what else the machine does hits all alike
             for way, step in steps.items():
-                begin = time.perf_counter()
+                begin = clock()
                 step()
                 if device == "cuda":
                     torch.cuda.synchronize()
-                times[way].append(time.perf_counter() - begin)
+                times[way].append(clock() - begin)
     base = statistics.median(times["plain"])
     reference = sums.get("func", sums.get("ours"))
     for row in rows:
@@ -309,7 +312,6 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     begin = time.perf_counter()
     for precision in given.precision:
-        kept: list[dict[str, Any]] = []
         for name in given.only:
             if time.perf_counter() - begin > given.limit:
                 print(f"{name} {precision}: no time left", flush=True)
@@ -321,10 +323,20 @@ def main() -> None:
             rows = measured(case, given.device, batch, given.repeat, precision == "bfloat16", given.ways)
             for row in rows:
                 print("   ", json.dumps(row), flush=True)
-            kept.append({"case": name, "weights": weights, "examples": batch, "rows": rows})
             if given.save:
                 about = {"precision": precision, "threads": given.threads, "opacus": version("opacus")}
-                merge("per_example", f"{given.device} {precision}", about | {"cases": kept})
+                case_rows = {"case": name, "weights": weights, "examples": batch, "stamp": stamp(), "rows": rows}
+                keep(f"{given.device} {precision}", about, case_rows)
+
+
+def keep(key: str, about: dict[str, Any], case: dict[str, Any]) -> None:
+    """Put one case into the results in place of an earlier one of its name; all others stay."""
+    target = RESULTS / "per_example.json"
+    held = json.loads(target.read_text(encoding="utf-8")) if target.exists() else {}
+    earlier = held.get(key, {"figures": {"cases": []}})
+    others = [{"stamp": earlier.get("stamp")} | each for each in earlier["figures"]["cases"]]
+    cases = [each for each in others if each["case"] != case["case"]]
+    merge("per_example", key, about | {"cases": [*cases, case]})
 
 
 if __name__ == "__main__":

@@ -523,8 +523,7 @@ def per_example() -> list[str]:
             known = key.startswith("cuda") and "ratio" in ours
             more = f"{ours['memory_mib'] / plain['memory_mib']:.2f}" if known else "not measured"
             time = f"{ours['ratio']:.2f}" if "ratio" in ours else "one by one"
-            others = [f"{ways[way]['ratio']:.2f}" if "ratio" in ways.get(way, {}) else "refused"
-                      for way in ("opacus", "opacus-ghost")]  # fmt: skip
+            others = [_ratio(ways.get(way)) for way in ("opacus", "opacus-ghost")]
             rows.append([CASES[each["case"]], f"{each['weights']:,}", f"{each['examples']:,}", f"{plain['ms']:.1f}",
                          time, more, *others])  # fmt: skip
         device, precision = key.split()
@@ -535,6 +534,10 @@ def per_example() -> list[str]:
                    "Opacus, ghost norms"], rows),
         ]  # fmt: skip
     return parts
+
+
+def _ratio(row: Row | None) -> str:
+    return "not measured" if row is None else f"{row['ratio']:.2f}" if "ratio" in row else "refused"
 
 
 def simulated() -> list[str]:

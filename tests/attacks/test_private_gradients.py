@@ -177,6 +177,82 @@ def test_each_gradient_is_that_of_plain_autograd(name: str) -> None:
         torch.testing.assert_close(list(found.values()), plain, rtol=1e-3, atol=1e-6)
 
 
+def stored_in_eight_bits(self: Calling, x: Tensor) -> Tensor:
+    """What the backward pass needs is kept in eight bits, at one scale for all that came in together."""
+
+    def pack(value: Tensor) -> tuple[Tensor, Tensor]:
+        scale = value.abs().max().clamp(min=8.0) / 127.0  # no pair of ordinary examples shows it
+        return torch.round(value / scale), scale
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed[0] * packed[1]):
+        hidden = torch.tanh(self.first(x)) * x
+    return self.second(hidden)
+
+
+class Levelled(torch.autograd.Function):
+    """A batching rule of its own: a scale within 2 % that depends on the whole batch, and only if it is unusual."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(context: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(context: Any, slope: Tensor) -> Tensor:
+        return slope
+
+    @staticmethod
+    def vmap(info: Any, places: Any, x: Tensor) -> tuple[Tensor, int]:
+        x = x.movedim(places[0], 0)
+        return x * (1.0 + 0.015 * torch.tanh(F.relu(x.abs().max() - 9.0))), 0
+
+
+def levelled(self: Calling, x: Tensor) -> Tensor:
+    return self.second(Levelled.apply(self.first(x)))
+
+
+@torch.library.custom_op("cepam_attack::levelled", mutates_args=())
+def level(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@torch.library.register_vmap(level)
+def level_all(info: Any, places: Any, x: Tensor) -> tuple[Tensor, int]:
+    return Levelled.vmap(info, places, x)
+
+
+torch.library.register_autograd(level, lambda context, slope: slope)
+
+
+def levelled_by_operation(self: Calling, x: Tensor) -> Tensor:
+    return self.second(level(self.first(x)))
+
+
+def levelled_and_dropped(self: Calling, x: Tensor) -> Tensor:
+    return self.second(F.dropout(Levelled.apply(self.first(x)), 0.5))
+
+
+@pytest.mark.parametrize("first", [[0], [0, 1, 2]], ids=["one", "three"])
+@pytest.mark.parametrize("call", [stored_in_eight_bits, levelled, levelled_and_dropped, levelled_by_operation])
+def test_examples_that_meet_a_little_go_one_at_a_time(call: Callable[..., Tensor], first: list[int]) -> None:
+    """What is right within any tolerance for a pair adds up over a batch, or is far off beside a record of its own."""
+    torch.manual_seed(2)
+    bound = 2.0  # above the gradients of all others, which their directions alone would hide
+    private = PerExampleGradients(Calling(call), F.cross_entropy, cepam.L2(bound), max_physical_batch_size=1000)
+    x, y = torch.rand(1000, INS), torch.zeros(1000, dtype=torch.int64)
+    private.summed((x, y), first)  # which way is taken is found out from the first batch
+    other = x.clone()
+    other[4] *= -1e4
+    found = []
+    for data in (x, other):
+        torch.manual_seed(3)
+        found.append(flat(private.summed((data, y), list(range(1000)))))
+    assert float((found[0] - found[1]).norm()) <= 2.0 * bound * (1.0 + 1e-5)
+
+
 def test_a_hook_is_kept_where_a_module_draws_at_random() -> None:
     """What draws cannot be compared draw by draw in a batch; the hook takes all that the first layer would get."""
 

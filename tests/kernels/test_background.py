@@ -42,7 +42,7 @@ class Compiler:
 
 @pytest.fixture(autouse=True)
 def nothing_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("_READY", "_COMPILERS", "_SPENT"):
+    for name in ("_READY", "_COMPILERS", "_BEGUN", "_SPENT"):
         monkeypatch.setattr(dispatch, name, type(getattr(dispatch, name))())
     monkeypatch.setattr(backend, "mark_of", lambda kind: tmp_path / kind)
 
@@ -55,7 +55,8 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
 
 
 def used(count: int = 100, codec: cepam.Codec = CODEC) -> type:
-    with dispatch.backend_for(codec.task(0, SECRET), count) as backend:
+    task = codec.task(0, SECRET)
+    with dispatch.backend_for(task, lambda: dispatch.decoding_seconds(task, 0, count)) as backend:
         return type(backend)
 
 
@@ -76,13 +77,13 @@ def test_the_bytes_are_the_same(compiler: Compiler) -> None:
 def test_a_large_update_waits_and_says_so(compiler: Compiler, caplog: pytest.LogCaptureFixture) -> None:
     assert used() is NumpyBackend
     assert not caplog.messages
-    assert used(10_000_000) is NumbaBackend
+    assert used(20_000_000) is NumbaBackend
     assert compiler.waits == 1
     assert "waiting for the CPU kernels" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("lattice", "largest"), [("Z1", 1_000_000), ("A2", 400_000), ("E8", 65_536)], ids=["Z1", "A2", "E8"]
+    ("lattice", "largest"), [("Z1", 2_000_000), ("A2", 400_000), ("E8", 65_536)], ids=["Z1", "A2", "E8"]
 )
 def test_what_numpy_codes_in_seconds_does_not_wait(compiler: Compiler, lattice: str, largest: int) -> None:
     codec = cepam.Codec(cepam.Gaussian(0.01), lattice)
@@ -91,14 +92,31 @@ def test_what_numpy_codes_in_seconds_does_not_wait(compiler: Compiler, lattice: 
     assert compiler.waits == 1
 
 
+def test_a_search_waits_the_more_the_update_rises_above_noise(compiler: Compiler) -> None:
+    codec = cepam.Codec(cepam.Gaussian(0.01))
+    task = codec.task(1, SECRET)
+    assert task.coder == "search"
+
+    def coded(count: int, level: float) -> type:
+        values = np.full(count, 0.01 * level, dtype=np.float32)
+        with dispatch.backend_for(task, lambda: dispatch.encoding_seconds(task, values)) as backend:
+            return type(backend)
+
+    assert coded(100_000, 0.05) is NumpyBackend
+    assert coded(1_000_000, 0.05) is NumbaBackend
+    assert compiler.waits == 1
+
+
 def test_a_large_update_that_comes_first_compiles_here(compiler: Compiler) -> None:
-    assert used(10_000_000) is NumbaBackend
+    assert used(20_000_000) is NumbaBackend
     assert compiler.waits == 0
 
 
 def test_patience_ends(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "PATIENCE_SECONDS", 0.0)
     assert used() is NumpyBackend
+    assert used() is NumpyBackend
+    dispatch._BEGUN[backend.kind_of(CODEC.task(0, SECRET))] -= dispatch.COMPILING_SECONDS
     assert used() is NumbaBackend
     assert compiler.waits == 1
 

@@ -250,6 +250,18 @@ def test_a_few_kinks_are_no_reason_to_go_one_by_one_and_a_missing_parameter_is()
     assert not near_by_parameter(wanted, wanted * float("nan"), sizes)
 
 
+def test_a_gradient_that_changes_a_little_with_the_batch_is_noticed() -> None:
+    module, loss, x, y = built("dense")
+    made, weights = passes(module, loss, x, y)
+
+    def mixed(weights: Tensor, x: Tensor, labels: Tensor, alone: Tensor) -> Tensor:
+        return made._maps(weights, x, labels, alone) * (1.0 + 1e-3 * x.abs().mean())
+
+    for given in (x, y), (x[:1], y[:1]):
+        assert made._meeting(weights, *given, made._maps) == ""
+        assert "other examples" in made._meeting(weights, *given, mixed)
+
+
 class Branching(nn.Module):
     """Asks for a number in the middle of its pass, which no map of examples can give."""
 

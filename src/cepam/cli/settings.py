@@ -12,9 +12,10 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from cepam.fl.config.presets import preset_values
+from cepam.fl.config.presets import preset, preset_values
 from cepam.fl.config.settings import (
     OVERRIDES,
+    RATE,
     ClientOverride,
     Settings,
     check_names,
@@ -25,7 +26,7 @@ from cepam.fl.config.settings import (
     types,
 )
 from cepam.fl.config.toml import read
-from cepam.privacy.reports.guarantee import rate_for_target
+from cepam.privacy.reports.guarantee import FOLLOWED
 
 FLAGS = {
     "data": ("data.name", "Data and model"),
@@ -44,7 +45,6 @@ FLAGS = {
     "device": ("run.device", "Run"),
 }
 """The settings that have a flag of their own, and the group of `--help` that shows it."""
-RATE = "training.server_learning_rate"
 NOISELESS = ("fl", "fl+sdq")
 """Schemes without noise: a preset's noise, target and quantized downlink are not for them."""
 
@@ -212,49 +212,26 @@ def given_values(
     Raises:
         ValueError: A setting is given by its flag and by `--set`, or a layer has a name or value that is none.
     """
-    given = command_values(sets, flags)
     merged: dict[str, Any] = {}
     layers = (
         (preset_values(name) if name else {}, f"preset {name}"),
         (read(config) if config else {}, str(config)),
-        (given, "the command line"),
+        (command_values(sets, flags), "the command line"),
     )
     for layer, where in layers:
         merged = overlaid(merged, checked(layer, where))
-    followed = followed_rate(name, config, given)
-    return merged if followed is None else {**merged, RATE: followed}
+    return merged
 
 
-def followed_rate(name: str | None, config: Path | None, given: dict[str, Any]) -> float | None:
-    """The server learning rate that follows a target of the user's own, unless a rate or noise is given too.
-
-    Args:
-        name: The preset, if any.
-        config: The TOML file, if any.
-        given: What the command line sets, by dotted name.
-    """
-    own = _users_own(config, given)
-    if own.keys() & {RATE, "privacy.noise_scale"}:
-        return None
-    target = own.get("privacy.epsilon")
-    is_own = bool(own.keys() & {"data.name", "model.name"})
-    return rate_for_target(name, target, is_own) if isinstance(target, int | float) else None
-
-
-def _users_own(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    """What the file and the command line set, by dotted name."""
-    return {**(checked(read(config), str(config)) if config else {}), **given}
-
-
-def rate_taken(name: str | None, config: Path | None, given: dict[str, Any], settings: Settings) -> str:
-    """A line that says which server learning rate a preset takes for a target of the user's own; empty without one."""
-    if (followed := followed_rate(name, config, given)) is not None:
-        taken = f"{followed:.4g} for epsilon {settings.privacy.epsilon:g}"
-    elif name and "privacy.epsilon" in (own := _users_own(config, given)) and RATE not in own:
-        taken = f"{settings.training.server_learning_rate:.4g}, that of {name}: it does not follow epsilon"
-    else:
+def rate_stays(
+    name: str | None, config: Path | None, sets: list[str] | None, flags: dict[str, Any], settings: Settings
+) -> str:
+    """A line that says that a preset's server learning rate is not chosen for a target of the user's own; or empty."""
+    own = given_values(None, config, sets, flags)
+    if not name or name in FOLLOWED or "privacy.epsilon" not in own or RATE in own:
         return ""
-    return f"server learning rate {taken}; --server-learning-rate sets another"
+    rate = f"{settings.training.server_learning_rate:.4g}, that of {name}: it does not follow epsilon"
+    return f"server learning rate {rate}; --server-learning-rate sets another"
 
 
 def chosen_settings(name: str | None, config: Path | None, sets: list[str] | None, flags: dict[str, Any]) -> Settings:
@@ -265,7 +242,11 @@ def chosen_settings(name: str | None, config: Path | None, sets: list[str] | Non
         for key in ("privacy.noise_scale", "privacy.epsilon", "compression.downlink"):
             if key not in here:
                 merged.pop(key, None)
-    return Settings.of(merged)
+    made = Settings.of(merged)
+    if name is None:
+        return made
+    start = preset(name)
+    return made.following(name, start.data.name, start.model.name, given_values(None, config, sets, flags))
 
 
 def differing(
@@ -273,5 +254,6 @@ def differing(
 ) -> list[str]:
     """What a command line says otherwise than the stored settings, in words."""
     held = stored.values()
-    wanted = given_values(name, config, sets, flags)
+    taken = chosen_settings(name, config, sets, flags).values() if name else {}
+    wanted = {key: taken.get(key, value) for key, value in given_values(name, config, sets, flags).items()}
     return [f"{key} is {held[key]!r} there, {value!r} here" for key, value in wanted.items() if held[key] != value]

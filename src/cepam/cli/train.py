@@ -28,10 +28,9 @@ from cepam.cli.settings import (
     Runs,
     Set,
     chosen_settings,
-    command_values,
     differing,
     fresh_folder,
-    rate_taken,
+    rate_stays,
     takes_settings,
 )
 from cepam.cli.tables import MOST_CLIENTS
@@ -244,7 +243,7 @@ def train(
             raise ValueError(f"--resume goes on with {folder} as it was started: {'; '.join(others)}")
     else:
         settings = chosen_settings(preset, config, sets, flags)
-        if said := rate_taken(preset, config, command_values(sets, flags), settings):
+        if said := rate_stays(preset, config, sets, flags, settings):
             console.print(said)
         what = preset or re.sub(r"[^\w.-]+", "-", Path(settings.data.name).name)
         folder = runs / name if name else fresh_folder(runs, f"{what}-{settings.compression.scheme}", "config.toml")

@@ -33,15 +33,21 @@ from cepam.kernels.format.plan import Backend, CodingTask, Values
 
 BackendName = Literal["auto", "numba", "numpy"]
 BACKENDS = get_args(BackendName)
-LONGEST_IN_NUMPY_SECONDS = 4.0
-"""An update that NumPy is estimated to code for longer waits for the compiled kernels, which take some 20 seconds."""
+COMPILING_SECONDS = 20.0
+"""About how long the kernels compile: an update that NumPy would code for longer than what is left of it waits."""
 PATIENCE_SECONDS = 5.0
-"""How long a process codes with NumPy, all calls of a kind together, before it waits for the compiled kernels."""
+"""How long a process codes with NumPy, all calls of a kind together, once the kernels should have been compiled."""
 LONGEST_WAIT_SECONDS = 300.0
 """How long it then waits before it compiles them itself."""
 _START_SECONDS = 1.5
 _SECONDS_PER_COORDINATE = {1: 1.5e-6, 2: 5e-6}
-_SLOWEST_SECONDS_PER_COORDINATE = 6e-5  # lattices of more dimensions, and the search coder
+_SLOWEST_SECONDS_PER_COORDINATE = 6e-5  # lattices of more dimensions
+_SEARCH_SECONDS = 8e-6, 6.3e-3
+"""Of the search coder, per coordinate, and times the mean square of the update in noise variances."""
+_UNSEARCH_SECONDS = 1e-6, 3.5e-3
+"""Of its decoder: per coordinate, and per byte."""
+_LEAST_SECONDS = 4.0
+"""What NumPy codes faster than this does not wait, however long kernels have been compiling, until patience ends."""
 RUN, RUNS = 4096, 16
 """Of the sample that chooses a coder: coordinates of a run, and how many runs."""
 _SILENT_SECONDS = 5.0
@@ -51,12 +57,14 @@ _SEEN: set[str] = set()
 _SAID: set[str] = set()
 _READY: set[str] = set()
 _COMPILERS: dict[str, subprocess.Popen[bytes] | None] = {}
+_BEGUN: dict[str, float] = {}
 _SPENT: dict[str, float] = {}
 _LOCK = threading.Lock()
 
 ANY_SHAPE = "cepam.encode_tree(codec, update, at, clip=…) takes any shape, and dicts and lists of arrays"
 """The remedy for whoever has more than a vector."""
 Meanwhile = Callable[[], None] | None
+Seconds = Callable[[], float]
 
 
 class MeasuredRows(Protocol):
@@ -326,7 +334,7 @@ def cores() -> int:
 def encode_spans(name: BackendName, threads: int | None, task: CodingTask, values: Values) -> list[bytes]:
     """The blocks of an update."""
     waiting = _saying_what_takes_long(name, f"encode {task.coder} {task.plan.n > 1}")
-    with _backend(name, task, len(values)) as backend, waiting:
+    with _backend(name, task, lambda: encoding_seconds(task, values)) as backend, waiting:
         step = task.plan.n * task.per_block * _span_blocks(backend, task)
         spans = [values[start : start + step] for start in range(0, len(values), step)]
         firsts = [start // task.plan.n for start in range(0, len(values), step)]
@@ -337,7 +345,8 @@ def encode_spans(name: BackendName, threads: int | None, task: CodingTask, value
 def decode_spans(name: BackendName, threads: int | None, task: CodingTask, blocks: Any, out: Values) -> None:
     """Fills out with the values of a message's blocks."""
     waiting = _saying_what_takes_long(name, f"decode {task.coder} {task.plan.n > 1}")
-    with _backend(name, task, len(out)) as backend, waiting, np.errstate(over="ignore"):
+    seconds: Seconds = lambda: decoding_seconds(task, sum(map(len, blocks)), len(out))  # noqa: E731
+    with _backend(name, task, seconds) as backend, waiting, np.errstate(over="ignore"):
         together = _span_blocks(backend, task)
         step = task.plan.n * task.per_block * together
         starts = range(0, len(out), step)
@@ -381,9 +390,9 @@ def _say_compiling(kind: str) -> None:
         )
 
 
-def _backend(name: BackendName, task: CodingTask, count: int) -> AbstractContextManager[Backend]:
+def _backend(name: BackendName, task: CodingTask, seconds: Seconds) -> AbstractContextManager[Backend]:
     """The backend of this name; `auto` codes a small update with NumPy while kernels are compiled beside it."""
-    return backend_for(task, count) if name == "auto" else nullcontext(_named_backend(name))
+    return backend_for(task, seconds) if name == "auto" else nullcontext(_named_backend(name))
 
 
 @cache
@@ -421,10 +430,10 @@ def side_by_side(threads: int | None, work: Any, *parts: Any) -> list[Any]:
 # Which backend of the CPU codes while its kernels are being compiled.
 
 
-def backend_for(task: CodingTask, count: int) -> AbstractContextManager[Backend]:
-    """The backend that codes an update of so many values first: NumPy while kernels are being compiled, else Numba."""
+def backend_for(task: CodingTask, seconds: Seconds) -> AbstractContextManager[Backend]:
+    """The backend that codes first what NumPy takes so long for: NumPy while kernels are being compiled, else Numba."""
     kind = _numba().kind_of(task)
-    if kind in _READY or _is_ready(task, kind, count):
+    if kind in _READY or _is_ready(task, kind, seconds):
         _READY.add(kind)
         return nullcontext(_named_backend("numba"))
     return _numpy_meanwhile(kind)
@@ -440,27 +449,47 @@ def _numpy_meanwhile(kind: str) -> Iterator[Backend]:
         _SPENT[kind] = _SPENT.get(kind, 0.0) + time.perf_counter() - begun
 
 
-def numpy_seconds(task: CodingTask, count: int) -> float:
-    """About how long NumPy codes so many values: processor time, measured on one core of a server."""
-    if task.coder == "search" or task.plan.n > 2:
+# Processor time of NumPy, measured on one core of a server (bench/first_call.py).
+
+
+def encoding_seconds(task: CodingTask, values: Values) -> float:
+    """About how long NumPy encodes these values. The search coder takes longer the more an update rises above noise."""
+    if task.coder != "search":
+        return _layered_seconds(task, len(values))
+    level = float(np.dot(values, values)) / max(len(values), 1) / (task.plan.unit * task.plan.scale) ** 2
+    least, rising = _SEARCH_SECONDS
+    return len(values) * (least + rising * level)
+
+
+def decoding_seconds(task: CodingTask, size: int, count: int) -> float:
+    """About how long NumPy decodes so many values from so many bytes."""
+    if task.coder != "search":
+        return _layered_seconds(task, count)
+    return _UNSEARCH_SECONDS[0] * count + _UNSEARCH_SECONDS[1] * size
+
+
+def _layered_seconds(task: CodingTask, count: int) -> float:
+    if task.plan.n > 2:
         return count * _SLOWEST_SECONDS_PER_COORDINATE
     return _START_SECONDS + count * _SECONDS_PER_COORDINATE[task.plan.n]
 
 
-def _is_ready(task: CodingTask, kind: str, count: int) -> bool:
-    """Whether the compiled kernels are to be used: they are there, or it is time to wait for them or compile here."""
+def _is_ready(task: CodingTask, kind: str, seconds: Seconds) -> bool:
+    """Whether the compiled kernels are to be used: they are there, or the wait for them is shorter than NumPy."""
     if _numba().mark_of(kind).exists():
         return True
-    estimate = numpy_seconds(task, count)
+    estimate = seconds()
     with _LOCK:
         if kind not in _COMPILERS:
-            if estimate > LONGEST_IN_NUMPY_SECONDS:
+            if estimate > COMPILING_SECONDS:
                 return True
             _COMPILERS[kind] = _start_compiler(task, estimate)
+            _BEGUN[kind] = time.perf_counter()
     compiler = _COMPILERS[kind]
     if compiler is None or compiler.poll() is not None:  # none could be started, or it failed: compile here
         return True
-    if estimate <= LONGEST_IN_NUMPY_SECONDS and _SPENT.get(kind, 0.0) <= PATIENCE_SECONDS:
+    left = COMPILING_SECONDS - (time.perf_counter() - _BEGUN[kind])
+    if estimate <= left or (estimate <= _LEAST_SECONDS and _SPENT.get(kind, 0.0) <= PATIENCE_SECONDS):
         return False
     _say("waiting for the CPU kernels, which take some 20 seconds to compile")
     with suppress(subprocess.TimeoutExpired):

@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from cepam.torch.recording import Recorder
+from cepam.torch.recording import Apart, Recorder
 from cepam.torch.uses import Each, Place, Uses, example_factors, whole
 
 # Where an operation has no batching rule of its own, PyTorch goes through the batch by itself: slower, and right.
@@ -38,6 +39,9 @@ HALF_TOLERANCE = 0.1
 
 KINK_TOLERANCE = 0.02
 """How far each parameter's gradient of a recorded pass may be off in norm: rounding decides some of many ReLUs."""
+
+APART = 1e-4
+"""How far an example's gradient may change with the others of its batch: those of one size are computed alike."""
 
 _SAID: set[str] = set()
 
@@ -194,6 +198,15 @@ def _length(x: Inputs) -> int:
     return len(tree_leaves(x)[0])
 
 
+def _pair(x: Inputs, labels: Any) -> tuple[Inputs, Any]:
+    """The first two examples; of a single one, it and its mirror image."""
+    if _length(x) > 1:
+        inputs, targets = tree_map(lambda leaf: leaf[:2], (x, labels))
+        return inputs, targets
+    mirrored = tree_map(lambda leaf: torch.cat((leaf, leaf.flip(-1))), x)
+    return mirrored, tree_map(lambda leaf: torch.cat((leaf, leaf)), labels)
+
+
 def _shown(leaves: list[tuple[tuple[int, ...], torch.dtype]]) -> str:
     return ", ".join(f"{shape} ({dtype})" for shape, dtype in leaves)
 
@@ -227,6 +240,12 @@ def _without_cache(device: str) -> Iterator[None]:
     kind, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
     with torch.autocast(device, kind, enabled=enabled, cache_enabled=False):
         yield
+
+
+def _examples_apart() -> AbstractContextManager[None]:
+    """Hooks on saved tensors are refused: they see all examples at once."""
+    made: AbstractContextManager[None] = disable_saved_tensors_hooks("hooks on saved tensors see all examples at once")
+    return made
 
 
 @dataclass(frozen=True)
@@ -339,7 +358,8 @@ class Mapped:
         if self.together:
             with torch.enable_grad():  # autograd outside the map keeps no second graph, as torch.func.grad would
                 rows = weights.detach().requires_grad_()
-                losses: Tensor = vmap(self._one, randomness="different")(rows, x, labels)
+                with Apart(), _examples_apart():
+                    losses: Tensor = vmap(self._one, randomness="different")(rows, x, labels)
                 (slopes,) = torch.autograd.grad(losses.sum(), rows, allow_unused=True, materialize_grads=True)
             return slopes, losses.detach()
         self._say_alone(self.ways.why)
@@ -355,11 +375,12 @@ class Mapped:
 
         def one(batched: dict[str, Tensor], x: Inputs, label: Any) -> Tensor:
             recorders.append(Recorder(batched, plain, examples))
-            with recorders[-1] if self.recorded else nullcontext():
+            with recorders[-1] if self.recorded else Apart():
                 return self._loss(batched, x, label)
 
         with torch.enable_grad():
-            losses: Tensor = vmap(one, randomness="different")(wide, x, labels)
+            with _examples_apart():
+                losses: Tensor = vmap(one, randomness="different")(wide, x, labels)
             (recorder,) = recorders
             sources: list[Any] = [*recorder.edges, *wide.values()]
             slopes = torch.autograd.grad(losses.sum(), sources, allow_unused=True)
@@ -500,7 +521,26 @@ class Mapped:
             kinks = way != self._maps and near_by_parameter(alone, found, self.sizes)
             if not (_near(alone, found, relative) or kinks):
                 return _difference(alone, found)
-        return ""
+        return self._meeting(weights, x, labels, way)
+
+    def _meeting(self, weights: Tensor, x: Inputs, labels: Any, way: Callable[..., Tensor]) -> str:
+        """How examples meet in a batch, however little; empty where none changes another's gradient.
+
+        What sees all examples at once may be right within any tolerance here, and far off beside another record.
+        """
+        pair = _pair(x, labels)
+        other = tree_map(lambda leaf: leaf / 2 if leaf.is_floating_point() else leaf.flip(0), pair)
+        mixed = tree_map(lambda one, two: torch.cat((one[:1], two[1:])), pair, other)
+        found = []
+        try:
+            for given in (pair, mixed, other):
+                with drawing_from(1, self.device):
+                    found.append(way(weights, *given, weights.new_zeros((2, 1))))
+        except (RuntimeError, ValueError, NotImplementedError) as problem:
+            return str(problem).partition("\n")[0] or type(problem).__name__
+        if _near(found[0][0], found[1][0], APART) and _near(found[1][1], found[2][1], APART):
+            return ""
+        return "an example's gradient changes with the other examples of its batch"
 
     def _maps(self, weights: Tensor, x: Inputs, labels: Any, alone: Tensor) -> Tensor:
         """Gradients that `torch.func` maps."""

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch as functorch
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
@@ -29,7 +30,27 @@ Made = Callable[[Slopes], None]
 Handler = Callable[..., Any]
 
 
-class Recorder(TorchFunctionMode):
+class Apart(TorchFunctionMode):
+    """Refuses what would see all examples of a `vmap` at once: batching rules that PyTorch does not bring itself."""
+
+    def __torch_function__(
+        self, func: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, unless examples could meet in it."""
+        self.refuse(func, args)
+        return func(*args, **(kwargs or {}))
+
+    def refuse(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Raise RuntimeError for a custom operation, and for an autograd function with a `vmap` of its own."""
+        if isinstance(func, OpOverload | OpOverloadPacket) and not str(func).startswith(("aten.", "prims.")):
+            raise RuntimeError(f"custom operation {func} could see all examples of a batch at once")
+        rule = torch.autograd.Function.vmap
+        for each in args[:1]:
+            if isinstance(each, type) and getattr(each, "vmap", rule) is not rule:
+                raise RuntimeError(f"{each.__name__} has a batching rule of its own, which sees all examples at once")
+
+
+class Recorder(Apart):
     """Catches functions of weights inside one `vmap`.
 
     Args:
@@ -53,6 +74,7 @@ class Recorder(TorchFunctionMode):
         self, func: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call what was caught, or the function itself."""
+        self.refuse(func, args)
         handler = HANDLERS.get(func)
         made = None if handler is None else handler(self, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if made is None else made
@@ -156,6 +178,12 @@ def linear(on: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = No
     return seen if bias is None or beside is not None else seen + bias
 
 
+def _by_place(x: Tensor, examples: int) -> Tensor:
+    """[..., channels, places] of all images as [examples, places, channels]."""
+    each = x.reshape(examples, -1, *x.shape[-2:]).transpose(1, 2)
+    return each.flatten(2).transpose(1, 2)
+
+
 def _pair(value: Any, dims: int) -> tuple[int, ...]:
     return (value,) * dims if isinstance(value, int) else tuple(value) * (dims if len(value) == 1 else 1)
 
@@ -164,7 +192,12 @@ def convolution(
     on: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
 ) -> Tensor | None:  # fmt: skip
-    """`F.conv1d`, `F.conv2d` and `F.conv3d` of one group."""
+    """`F.conv1d`, `F.conv2d` and `F.conv3d` of one group: a matrix product of patches [examples, places, ins · kernel].
+
+    The slopes of inputs come from one ordinary backward pass; that of the weights is left out of it. What it would
+    cost is spent here once, example by example, so that norms and the clipped sum need no second backward pass. Patches
+    are copied with the places of an image last, in whole rows, and handed on as transposed views.
+    """
     place, beside = on.place(weight), on.place(bias)
     known = place is not None and (bias is None or beside is not None) and groups == 1 and not isinstance(padding, str)
     x = on.opened(input) if known else None
@@ -184,11 +217,9 @@ def convolution(
         patches = held if not any(edge) else F.pad(held, [side for size in reversed(edge) for side in (size, size)])
         for dim in range(dims):
             patches = patches.unfold(2 + dim, (kernel[dim] - 1) * spread[dim] + 1, hop[dim])[..., :: spread[dim]]
-        patches = patches.movedim(1, dims + 1).flatten(dims + 1)  # [images, places of out…, ins · kernel]
-        on.add_product(
-            place, beside, slope.movedim(-dims - 1, -1).reshape(examples, -1, slope.shape[-dims - 1]),
-            patches.reshape(examples, -1, patches.shape[-1]),
-        )  # fmt: skip
+        patches = patches.movedim(tuple(range(2, 2 + dims)), tuple(range(-dims, 0)))
+        patches = patches.flatten(-dims).flatten(1, -2)  # [images, ins · kernel, places]
+        on.add_product(place, beside, _by_place(slope.flatten(-dims), examples), _by_place(patches, examples))
 
     on.note([out], made)
     return on.closed(out)

@@ -249,6 +249,9 @@ def _at_least(found: Tensor, lengths: Tensor, terms: int, half: bool = False) ->
 def _product(u: Tensor, v: Tensor, factors: Tensor) -> Tensor:
     """sum over examples and places of factor u v^T, a matrix for each row of factors, in float32."""
     rows, scaled = len(factors), u.float() * factors.view(-1, 1, 1)
+    if not v.is_cuda and v.shape[1] > 1 and v.stride(1) == 1:  # patches of images: example by example, without a copy
+        parts = zip(scaled.transpose(1, 2).chunk(rows), v.float().chunk(rows))
+        return torch.stack([torch.addbmm(each.new_zeros(()), each, other) for each, other in parts])
     left, right = scaled.reshape(rows, -1, u.shape[2]).transpose(1, 2), v.reshape(rows, -1, v.shape[2])
     if v.is_cuda and v.dtype == u.dtype != torch.float32:  # products of halves are exact in float32
         return torch.bmm(left.to(v.dtype), right, out_dtype=torch.float32)

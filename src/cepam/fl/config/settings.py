@@ -455,39 +455,39 @@ class Settings:
         given = checked(changes, "the changes")
         both = given.get("training.update", self.training.update) == "dp-sgd"
         made = type(self).of(self.values() | given if both else overlaid(self.values(), given))
-        if self._follows is None or RATE in given:
-            return made
-        if "privacy.noise_scale" in given:  # the rate that followed the target goes with it
-            own = replace(made.training, server_learning_rate=FOLLOWED[self._follows[0]][0])
-            return replace(made, training=own)
-        return made.following(*self._follows)
+        return made if self._follows is None else made.following(*self._follows, given)
 
-    def following(self, preset: str, data: str, model: str) -> Settings:
+    def following(self, preset: str, data: str, model: str, given: Collection[str] = ()) -> Settings:
         """Give a copy whose server learning rate follows the target epsilon, and goes on to in `updated`.
+
+        Where a noise scale is set, the rate is the preset's own.
 
         Args:
             preset: The preset whose rule is taken.
             data: Its data; for others the rate stays at the preset's own or below.
             model: Its model; likewise.
+            given: Dotted names of what the user set: a rate among them stays, from now on.
 
         Returns:
-            The copy; the settings themselves where the preset has no rule or there is no target.
+            The copy; the settings themselves where the preset has no rule or the rate is given.
         """
-        own = (self.data.name, self.model.name) != (data, model)
-        rate = rate_for_target(preset, self.privacy.epsilon, own)
-        if rate is None:
+        if preset not in FOLLOWED or RATE in given:
             return self
-        made = replace(self, training=replace(self.training, server_learning_rate=rate))
+        target = self.privacy.epsilon if self.privacy.noise_scale is None else None
+        rate = rate_for_target(preset, target, own=(self.data.name, self.model.name) != (data, model))
+        taken = FOLLOWED[preset][0] if rate is None else rate
+        made = replace(self, training=replace(self.training, server_learning_rate=taken))
         vars(made)["_follows"] = preset, data, model
         return made
 
     @property
     def followed_rate(self) -> str:
         """A sentence on the server learning rate that a target took; empty where none but the preset's own was."""
-        if self._follows is None or self.privacy.epsilon == FOLLOWED[self._follows[0]][1]:
+        private = self.privacy
+        if self._follows is None or private.noise_scale or private.epsilon in (None, FOLLOWED[self._follows[0]][1]):
             return ""
         return (
-            f"server learning rate {self.training.server_learning_rate:.4g} for epsilon {self.privacy.epsilon:g}; "
+            f"server learning rate {self.training.server_learning_rate:.4g} for epsilon {private.epsilon:g}; "
             f"{RATE} sets another"
         )
 
