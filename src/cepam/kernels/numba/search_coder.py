@@ -78,6 +78,11 @@ _FIRST_KINDS = np.array([OPENING] * _OWN + [SIGNS] * 4 + [PROPOSALS] * 8)
 _FIRST_BLOCKS = np.array([0, 1, OPENING_CHOICES // 8, OPENING_CHOICES // 8 + 1, *range(4), *range(8)])
 _FEW = 6
 """How many times dearer the words of a coordinate are where those of its neighbours are not needed."""
+_ROUGH = 2.0**-16
+"""Rough exponentials decide nothing between numbers that are closer than this to each other, by many times their error
+of 2^-21: such a part is searched again, exactly."""
+_UNSURE = -2
+"""In the place of J: what rough exponentials did not decide."""
 _AT_ONCE = 16
 """Words of a race, and 64 times as many signs, that are among them."""
 
@@ -215,7 +220,7 @@ def fill_vector(layers: Any, stream: Any, size: Any, g: Any, inverse: Any, w: An
             )
 
 
-@compiled
+@inlined
 def fill_first(w: Any, stream: Any, size: Any) -> None:
     """Fills w.first with a part's first blocks of each race, its first signs and proposals; w.signs with all signs."""
     for lane in range(16):
@@ -240,23 +245,30 @@ def fill_signs(w: Any, stream: Any, size: Any) -> None:
     fill_words(w.shared, stream + SIGNS, 0, some) if size > 4096 else fill_half(w.shared, stream + SIGNS, 0, some[:128])
 
 
-@compiled
-def fill_ratios(w: Any, size: Any, half: Any, ratios: Any) -> Any:
+@inlined
+def fill_ratios(w: Any, size: Any, half: Any, ratios: Any, exactly: Any) -> Any:
     """(the mean, the largest) of the ratios of all shifts at the vector in w.values, which is lost; fills them in."""
     inverse = 1.0 / np.float64(size)
     transform(w.values, size)
     transform_product(ratios, size, w.spectrum, w.values)
-    total, largest = exponentials(ratios, size, inverse, half, w.sums)
+    total, largest = exponentials(ratios, size, inverse, half, w.sums, exactly)
     return total * inverse, largest
 
 
-@compiled
+@inlined
+def close(a: Any, b: Any) -> Any:
+    """Whether rough exponentials leave open which of two positive numbers is the larger one."""
+    return abs(a - b) <= _ROUGH * a
+
+
+@inlined
 def search_part(
-    layers: Any, inverse: Any, segment: Any, log_size: Any, part: Any, half: Any, depth: Any, x: Any, y: Any, w: Any
-) -> Any:
+    layers: Any, inverse: Any, segment: Any, log_size: Any, part: Any, half: Any, depth: Any, x: Any, y: Any, w: Any,
+    exactly: Any,
+) -> Any:  # fmt: skip
     """(J, K) of a part whose update is x, with y replaced by what they stand for, unless the part is a block.
 
-    (0, 0) where y stays, (-1, 0) where nothing was found.
+    (0, 0) where y stays, (-1, 0) where nothing was found, (`_UNSURE`, 0) where it takes exact exponentials.
     """
     size, cap = np.int64(1) << log_size, cap_at(depth)
     stream = number_of_stream(segment, log_size, part, 0, 0)
@@ -267,21 +279,26 @@ def search_part(
     shift = np.int64(first[0] >> np.uint64(64 - log_size))
     coin = np.float64(np.int64(first[1] >> np.uint64(11))) * 2.0**-53
     undo(y, w.signs, shift, size, inverse, w.values)
-    if coin * fill_ratios(w, size, half, w.ratios)[0] >= cap:
+    weighed = coin * fill_ratios(w, size, half, w.ratios, exactly)[0]
+    if not exactly and close(cap, weighed):
+        return np.int64(_UNSURE), np.int64(0)
+    if weighed >= cap:
         return np.int64(0), np.int64(0)
-    j, slot, largest = race_vectors(layers, inverse, stream, size, half, cap, w)
+    j, slot, largest = race_vectors(layers, inverse, stream, size, half, cap, w, exactly)
     if j < 1:
-        return np.int64(-1), np.int64(0)
-    k, shift = race_shifts(stream, size, w.ratios[slot : slot + size], largest, w)
+        return np.int64(-1) if j == 0 else j, np.int64(0)
+    k, shift = race_shifts(stream, size, w.ratios[slot : slot + size], largest, w, exactly)
     if k < 1:
-        return np.int64(-1), np.int64(0)
+        return np.int64(-1) if k == 0 else k, np.int64(0)
     if depth > 0:
         see(w.g[slot : slot + size], w.signs, shift, size, y)
     return j, k
 
 
-@compiled
-def race_vectors(layers: Any, inverse: Any, stream: Any, size: Any, half: Any, cap: Any, w: Any) -> Any:
+@inlined
+def race_vectors(
+    layers: Any, inverse: Any, stream: Any, size: Any, half: Any, cap: Any, w: Any, exactly: Any
+) -> Any:
     """(J, where its vector and its ratios are in w, the largest of these); J is 0 where there is none."""
     best, found, j = np.inf, np.int64(0), np.int64(0)
     slot, most = np.int64(0), 0.0
@@ -304,24 +321,29 @@ def race_vectors(layers: Any, inverse: Any, stream: Any, size: Any, half: Any, c
         if not ends:
             continue
         time = np.float64(upper) * 2.0**-_HALF_TIME + np.float64(lower) * 2.0**-TIME_BITS
+        if not exactly and close(time, cap * best):
+            return np.int64(_UNSURE), slot, most
         if time >= cap * best:
             return found, slot, most
         if j >= MOST_VECTORS:
             return np.int64(0), slot, most
         other = np.int64(_LARGEST_PART) - slot
         fill_vector(layers, stream + (j << 2) + LATENTS, size, w.g[other : other + size], inverse, w)
-        q, largest = fill_ratios(w, size, half, w.ratios[other : other + size])
+        q, largest = fill_ratios(w, size, half, w.ratios[other : other + size], exactly)
         j += 1
         weighed = time / min(q, cap)
+        if not exactly and close(weighed, best):
+            return np.int64(_UNSURE), slot, most
         if weighed < best:
             best, found, slot, most = weighed, j, other, largest
 
 
-@compiled
-def race_shifts(stream: Any, size: Any, ratios: Any, largest: Any, w: Any) -> Any:
+@inlined
+def race_shifts(stream: Any, size: Any, ratios: Any, largest: Any, w: Any, exactly: Any) -> Any:
     """(K, its shift) for these ratios; K is 0 where there is none."""
     found, chosen, i = np.int64(0), np.int64(0), np.int64(0)
     best, bound, last = np.inf, np.inf, np.inf
+    more, most = (1.0 + 1e-12, 1.0) if exactly else (1.0 + 2.0 * _ROUGH, 1.0 + _ROUGH)
     upper, lower, batch = np.int64(0), np.int64(0), np.int64(0)
     first, mask = w.first.view(np.uint64), np.uint64(size - 1)
     for n in range(64):
@@ -354,9 +376,11 @@ def race_shifts(stream: Any, size: Any, ratios: Any, largest: Any, w: Any) -> An
         i = i + np.int64(1)
         if time < bound * ratios[shift]:
             weighed = time / ratios[shift]
+            if not exactly and close(weighed, best):
+                return np.int64(_UNSURE), chosen
             if weighed < best:
-                # No division where it could not win: the bound is a little more than `best`.
-                best, bound, last, found, chosen = weighed, weighed * (1.0 + 1e-12), largest * weighed, i, shift
+                # No division where it could not win: the bounds are a little more than what they stand for.
+                best, bound, last, found, chosen = weighed, weighed * more, largest * weighed * most, i, shift
 
 
 @compiled
@@ -403,12 +427,12 @@ class Forest(NamedTuple):
 
 
 def _forest(layout: f.Layout) -> Forest:
-    """Room for the parts of a segment; `first` says where those of 2^i coordinates begin."""
+    """This thread's room for the parts of a segment; `first` says where those of 2^i coordinates begin."""
     counts = [layout.places >> i if SMALLEST <= i <= layout.log_size else 0 for i in range(LARGEST + 1)]
-    total = sum(counts)
-    first = np.cumsum([0, *counts])[:-1].astype(np.int64)
-    kind, j, k = np.zeros(total, dtype=np.int8), np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
-    return Forest(first, kind, j, k, np.zeros(total))
+    total, workspace = sum(counts), _workspace()
+    first = np.array([sum(counts[:i]) for i in range(LARGEST + 1)], dtype=np.int64)
+    kind = workspace.take(9, -(-total // 8), np.int8)[:total]
+    return Forest(first, kind, *(workspace.take(i, total) for i in (10, 11)), workspace.take(12, total, np.float64))
 
 
 @inlined
@@ -460,7 +484,12 @@ def search_segment(
             if t.kind[own] == _TRY:
                 begin, depth, half = part << i, np.int64(log_size - i), 0.5 * t.energy[own]
                 own_x, own_y = x[begin : begin + size], y[begin : begin + size]
-                found, k = search_part(layers, inverse, segment, np.int64(i), part, half, depth, own_x, own_y, w)
+                found, k, exactly = np.int64(_UNSURE), np.int64(0), False
+                while found == _UNSURE:
+                    found, k = search_part(
+                        layers, inverse, segment, np.int64(i), part, half, depth, own_x, own_y, w, exactly
+                    )
+                    exactly = True
                 if found < 0:
                     return False
                 t.j[own], t.k[own] = found, k
