@@ -73,9 +73,14 @@ _MASK48 = np.uint64((1 << 48) - 1)
 _LAYERED, _HALVES, _SEARCHED, _TRY = 0, 1, 2, 3
 _HALF = 1 << (GRID_BITS - 1)
 _OWN = 4
-"""Lanes of a part's first sixteen blocks that are the encoder's own: two of each race. Then signs, and proposals."""
+"""Lanes of a part's first blocks that are the encoder's own: of both races. Then signs, and proposals."""
+_CHOICE_BLOCKS = OPENING_CHOICES // 8
 _FIRST_KINDS = np.array([OPENING] * _OWN + [SIGNS] * 4 + [PROPOSALS] * 8)
-_FIRST_BLOCKS = np.array([0, 1, OPENING_CHOICES // 8, OPENING_CHOICES // 8 + 1, *range(4), *range(8)])
+_FIRST_BLOCKS = np.array([0, 1, _CHOICE_BLOCKS, _CHOICE_BLOCKS + 1, *range(4), *range(8)])
+_PAIRED = 7
+"""Parts of up to 2^7 coordinates share the sixteen lanes with their neighbours, in eight lanes each."""
+_PAIR_KINDS = np.array([OPENING] * _OWN + [SIGNS] + [PROPOSALS] * 3)
+_PAIR_BLOCKS = np.array([0, *range(_CHOICE_BLOCKS, _CHOICE_BLOCKS + 3), 0, *range(3)])
 _FEW = 6
 """How many times dearer the words of a coordinate are where those of its neighbours are not needed."""
 _ROUGH = 2.0**-16
@@ -83,8 +88,6 @@ _ROUGH = 2.0**-16
 of 2^-21: such a part is searched again, exactly."""
 _UNSURE = -2
 """In the place of J: what rough exponentials did not decide."""
-_AT_ONCE = 16
-"""Words of a race, and 64 times as many signs, that are among them."""
 
 
 class SearchWork(NamedTuple):
@@ -93,6 +96,7 @@ class SearchWork(NamedTuple):
     shared: Any
     private: Any
     mixed: Any
+    paired: Any
     words: Any
     first: Any
     few: Any
@@ -116,6 +120,7 @@ def _search_work() -> SearchWork:
         shared=aligned(256, np.uint32),
         private=aligned(256, np.uint32),
         mixed=aligned(256, np.uint32),
+        paired=aligned(256, np.uint32),
         words=aligned(512, np.uint32),
         first=aligned(256, np.uint32),
         few=aligned(128, np.uint32),
@@ -221,7 +226,7 @@ def fill_vector(layers: Any, stream: Any, size: Any, g: Any, inverse: Any, w: An
 
 
 @inlined
-def fill_first(w: Any, stream: Any, size: Any) -> None:
+def fill_first(w: Any, stream: Any, size: Any) -> Any:
     """Fills w.first with a part's first blocks of each race, its first signs and proposals; w.signs with all signs."""
     for lane in range(16):
         own = stream + _FIRST_KINDS[lane]
@@ -236,6 +241,18 @@ def fill_first(w: Any, stream: Any, size: Any) -> None:
         some = w.first.view(np.uint64)
         for i in range(32):
             w.signs[i] = some[32 + i]
+
+
+@inlined
+def fill_pair(w: Any, even: Any, odd: Any) -> None:
+    """Fills the halves of w.first with the first blocks of two small parts, whose streams these are."""
+    for lane in range(16):
+        own = (even if lane < 8 else odd) + _PAIR_KINDS[lane & 7]
+        w.paired[12 * 16 + lane] = np.uint32(_PAIR_BLOCKS[lane & 7])
+        w.paired[13 * 16 + lane] = np.uint32(0)
+        w.paired[14 * 16 + lane] = np.uint32(own & 0xFFFFFFFF)
+        w.paired[15 * 16 + lane] = np.uint32(own >> 32)
+    chacha_lanes(w.paired, w.first)
 
 
 @inlined
@@ -272,10 +289,19 @@ def search_part(
     """
     size, cap = np.int64(1) << log_size, cap_at(depth)
     stream = number_of_stream(segment, log_size, part, 0, 0)
-    fill_first(w, stream, size)
+    begin, times, choices = np.int64(0), np.int64(16), np.int64(16)
+    offered, proposals = np.int64(64), np.int64(64)
+    if log_size > _PAIRED:
+        fill_first(w, stream, size)
+    else:
+        begin, times, choices = 64 * (part & 1), np.int64(8), np.int64(24)
+        offered, proposals = np.int64(40), np.int64(24)
+        some = w.first.view(np.uint64)
+        for i in range(2):
+            w.signs[i] = some[begin + 32 + i]
     transform_signed(w.spectrum, size, x, w.signs)
     # A shift drawn at random, and the draw as it would be seen through it.
-    first = w.first.view(np.uint64)
+    first = w.first.view(np.uint64)[begin:]
     shift = np.int64(first[0] >> np.uint64(64 - log_size))
     coin = np.float64(np.int64(first[1] >> np.uint64(11))) * 2.0**-53
     undo(y, w.signs, shift, size, inverse, w.values)
@@ -284,10 +310,13 @@ def search_part(
         return np.int64(_UNSURE), np.int64(0)
     if weighed >= cap:
         return np.int64(0), np.int64(0)
-    j, slot, largest = race_vectors(layers, inverse, stream, size, half, cap, w, exactly)
+    j, slot, largest = race_vectors(layers, inverse, stream, size, half, cap, first[:times], w, exactly)
     if j < 1:
         return np.int64(-1) if j == 0 else j, np.int64(0)
-    k, shift = race_shifts(stream, size, w.ratios[slot : slot + size], largest, w, exactly)
+    for i in range(proposals):
+        w.proposed[i] = first[offered + i]
+    drawn = first[times : times + choices]
+    k, shift = race_shifts(stream, size, w.ratios[slot : slot + size], largest, drawn, 4 * proposals, w, exactly)
     if k < 1:
         return np.int64(-1) if k == 0 else k, np.int64(0)
     if depth > 0:
@@ -297,17 +326,17 @@ def search_part(
 
 @inlined
 def race_vectors(
-    layers: Any, inverse: Any, stream: Any, size: Any, half: Any, cap: Any, w: Any, exactly: Any
+    layers: Any, inverse: Any, stream: Any, size: Any, half: Any, cap: Any, first: Any, w: Any, exactly: Any
 ) -> Any:
     """(J, where its vector and its ratios are in w, the largest of these); J is 0 where there is none."""
     best, found, j = np.inf, np.int64(0), np.int64(0)
     slot, most = np.int64(0), 0.0
     upper, lower, batch = np.int64(0), np.int64(0), np.int64(0)
-    fill_steps(w.first.view(np.uint64)[:_AT_ONCE], w.steps)
-    at, end = np.int64(OPENING_TIMES), np.int64(_AT_ONCE)
+    fill_steps(first, w.steps)
+    at, end = np.int64(OPENING_TIMES), np.int64(len(first))
     while True:
         if at == end:
-            if end == _AT_ONCE:
+            if end < 64:
                 fill_half(w.private, stream + OPENING, 0, w.few)
             else:
                 fill_half(w.private, stream + TIMES, 8 * batch, w.few)
@@ -339,20 +368,20 @@ def race_vectors(
 
 
 @inlined
-def race_shifts(stream: Any, size: Any, ratios: Any, largest: Any, w: Any, exactly: Any) -> Any:
-    """(K, its shift) for these ratios; K is 0 where there is none."""
+def race_shifts(
+    stream: Any, size: Any, ratios: Any, largest: Any, first: Any, offered: Any, w: Any, exactly: Any
+) -> Any:
+    """(K, its shift) for these ratios, with so many proposals in w.proposed; K is 0 where there is none."""
     found, chosen, i = np.int64(0), np.int64(0), np.int64(0)
     best, bound, last = np.inf, np.inf, np.inf
     more, most = (1.0 + 1e-12, 1.0) if exactly else (1.0 + 2.0 * _ROUGH, 1.0 + _ROUGH)
     upper, lower, batch = np.int64(0), np.int64(0), np.int64(0)
-    first, mask = w.first.view(np.uint64), np.uint64(size - 1)
-    for n in range(64):
-        w.proposed[n] = first[64 + n]
-    fill_steps(first[_AT_ONCE : 2 * _AT_ONCE], w.steps)
-    at, end = np.int64(0), np.int64(_AT_ONCE)
+    mask = np.uint64(size - 1)
+    fill_steps(first, w.steps)
+    at, end = np.int64(0), np.int64(len(first))
     while True:
         if at == end:
-            if end == _AT_ONCE:
+            if end < 64:
                 fill_half(w.private, stream + OPENING, OPENING_CHOICES >> 3, w.few)
             else:
                 fill_half(w.private, stream + CHOICES, 8 * batch, w.few)
@@ -370,7 +399,8 @@ def race_shifts(stream: Any, size: Any, ratios: Any, largest: Any, w: Any, exact
             return found, chosen
         if i >= MOST_PROPOSALS:
             return np.int64(0), chosen
-        if i & 255 == 0 and i > 0:
+        if i == offered:
+            offered = (i | 255) + 1
             fill_half(w.shared, stream + PROPOSALS, 8 * (i >> 8), w.proposed.view(np.uint32))
         shift = np.int64((w.proposed[(i >> 2) & 63] >> np.uint64(16 * (i & 3))) & mask)
         i = i + np.int64(1)
@@ -452,9 +482,11 @@ def search_segment(
     start_lanes(keys[0], w.shared)
     start_lanes(keys[1], w.private)
     start_lanes(keys[0], w.mixed)
+    start_lanes(keys[0], w.paired)
     for i in range(8):
         for lane in range(_OWN):
             w.mixed[(4 + i) * 16 + lane] = keys[1][i]
+            w.paired[(4 + i) * 16 + lane] = w.paired[(4 + i) * 16 + 8 + lane] = keys[1][i]
     base = t.first[SMALLEST]
     for part in range(blocks << (log_size - SMALLEST)):
         t.energy[base + part] = square_sum(x[part << SMALLEST : (part + 1) << SMALLEST])
@@ -476,13 +508,17 @@ def search_segment(
                 for side in range(2):
                     t.j[t.first[i - 1] + 2 * part + side] = (levels - cold) if t.k[own] else 0
     for i in range(SMALLEST, log_size + 1):
-        size = np.int64(1) << i
+        size, ready = np.int64(1) << i, np.int64(-1)
         for part in range(blocks << (log_size - i)):
             own = t.first[i] + part
             halves = t.k[own] != 0
             found = np.int64(0)
             if t.kind[own] == _TRY:
                 begin, depth, half = part << i, np.int64(log_size - i), 0.5 * t.energy[own]
+                if i <= _PAIRED and part >> 1 != ready:
+                    ready = part >> 1
+                    even = number_of_stream(segment, np.int64(i), 2 * ready, 0, 0)
+                    fill_pair(w, even, number_of_stream(segment, np.int64(i), 2 * ready + 1, 0, 0))
                 own_x, own_y = x[begin : begin + size], y[begin : begin + size]
                 found, k, exactly = np.int64(_UNSURE), np.int64(0), False
                 while found == _UNSURE:
@@ -562,7 +598,7 @@ def read_forest(data: Any, log_size: Any, blocks: Any, energy_class: Any, table:
 def fill_forest(
     layers: Any, key: Any, segment: Any, log_size: Any, blocks: Any, y: Any, left: Any, t: Any, w: Any
 ) -> Any:
-    """Fills y where parts are searched, if y is not empty, and left: whether a place is the layered quantizer's.
+    """Fills y where parts are searched, if y is not empty, and left, one for 32 places: is it the layered quantizer's?
 
     Returns how many places that is.
     """
@@ -579,7 +615,7 @@ def fill_forest(
             begin = part << i
             found = t.kind[own] == _SEARCHED
             many += 0 if found else size
-            for n in range(begin, begin + size):
+            for n in range(begin >> SMALLEST, (begin + size) >> SMALLEST):
                 left[n] = not found
             if found and len(y):
                 stream = number_of_stream(segment, np.int64(i), part, 0, 0)
@@ -644,14 +680,19 @@ def deal(
 
 
 @compiled
-def collect(left: Any, log_size: Any, blocks: Any, count: Any, found: Any) -> Any:
-    """Fills found with the coordinates of places that are left, in their order; their number."""
-    many = np.int64(0)
-    for row in range(-(-count // blocks)):
-        for block in range(min(blocks, count - row * blocks)):
-            if left[(block << log_size) + row]:
-                found[many] = row * blocks + block
-                many += 1
+def collect(left: Any, log_size: Any, blocks: Any, count: Any, picked: Any, found: Any) -> Any:
+    """Fills found with the coordinates of places that are left, in their order; their number. `picked` has room for
+    the numbers of all blocks."""
+    many, rows, least = np.int64(0), -(-count // blocks), np.int64(1) << SMALLEST
+    for first in range(0, rows, least):
+        some = np.int64(0)
+        for block in range(blocks):
+            picked[some] = block
+            some += left[((block << log_size) + first) >> SMALLEST]
+        for row in range(first, min(first + least, rows)):
+            for i in range(some):
+                found[many] = row * blocks + picked[i]
+                many += found[many] < count
     return many
 
 
@@ -810,10 +851,11 @@ def _decode_segment(task: CodingTask, data: bytes, number: int, out: Values) -> 
 def _left(layers: Any, key: Any, number: int, layout: f.Layout, y: Ints, trees: Forest) -> Ints:
     """The coordinates that are the layered quantizer's; fills y, if it is not empty, where parts are searched."""
     workspace = _workspace()
-    left, found = workspace.take(7, -(-layout.places // 8), np.bool_), workspace.take(8, layout.count)
+    left = workspace.take(7, -(-layout.places >> SMALLEST + 3), np.int8)
+    picked, found = workspace.take(13, layout.blocks + 1), workspace.take(8, layout.count + 1)
     if not fill_forest(layers, key, number, layout.log_size, layout.blocks, y, left, trees, workspace.search):
         return found[:0]
-    return found[: collect(left, layout.log_size, layout.blocks, layout.count, found)]
+    return found[: collect(left, layout.log_size, layout.blocks, layout.count, picked, found)]
 
 
 def _encode_layered(x: Ints, b: Ints, d: Ints) -> bytes:
