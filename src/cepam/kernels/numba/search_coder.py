@@ -83,9 +83,9 @@ _PAIR_KINDS = np.array([OPENING] * _OWN + [SIGNS] + [PROPOSALS] * 3)
 _PAIR_BLOCKS = np.array([0, *range(_CHOICE_BLOCKS, _CHOICE_BLOCKS + 3), 0, *range(3)])
 _FEW = 6
 """How many times dearer the words of a coordinate are where those of its neighbours are not needed."""
-_ROUGH = 2.0**-16
-"""Rough exponentials decide nothing between numbers that are closer than this to each other, by many times their error
-of 2^-21: such a part is searched again, exactly."""
+ROUGHLY = 2.0**-16
+"""A part is first searched with exponentials right to 2^-21. They decide nothing between numbers that are closer to
+each other than this margin: such a part is searched again, exactly. So the result is always that of exact ones."""
 _UNSURE = -2
 """In the place of J: what rough exponentials did not decide."""
 
@@ -273,19 +273,19 @@ def fill_ratios(w: Any, size: Any, half: Any, ratios: Any, exactly: Any) -> Any:
 
 
 @inlined
-def close(a: Any, b: Any) -> Any:
+def close(a: Any, b: Any, margin: Any) -> Any:
     """Whether rough exponentials leave open which of two positive numbers is the larger one."""
-    return abs(a - b) <= _ROUGH * a
+    return margin > 0.0 and abs(a - b) <= margin * a
 
 
 @inlined
 def search_part(
     layers: Any, inverse: Any, segment: Any, log_size: Any, part: Any, half: Any, depth: Any, x: Any, y: Any, w: Any,
-    exactly: Any,
+    margin: Any,
 ) -> Any:  # fmt: skip
     """(J, K) of a part whose update is x, with y replaced by what they stand for, unless the part is a block.
 
-    (0, 0) where y stays, (-1, 0) where nothing was found, (`_UNSURE`, 0) where it takes exact exponentials.
+    (0, 0) where y stays, (-1, 0) where nothing was found, (`_UNSURE`, 0) where a margin of 0 is needed to decide.
     """
     size, cap = np.int64(1) << log_size, cap_at(depth)
     stream = number_of_stream(segment, log_size, part, 0, 0)
@@ -305,18 +305,18 @@ def search_part(
     shift = np.int64(first[0] >> np.uint64(64 - log_size))
     coin = np.float64(np.int64(first[1] >> np.uint64(11))) * 2.0**-53
     undo(y, w.signs, shift, size, inverse, w.values)
-    weighed = coin * fill_ratios(w, size, half, w.ratios, exactly)[0]
-    if not exactly and close(cap, weighed):
+    weighed = coin * fill_ratios(w, size, half, w.ratios, margin == 0.0)[0]
+    if close(cap, weighed, margin):
         return np.int64(_UNSURE), np.int64(0)
     if weighed >= cap:
         return np.int64(0), np.int64(0)
-    j, slot, largest = race_vectors(layers, inverse, stream, size, half, cap, first[:times], w, exactly)
+    j, slot, largest = race_vectors(layers, inverse, stream, size, half, cap, first[:times], w, margin)
     if j < 1:
         return np.int64(-1) if j == 0 else j, np.int64(0)
     for i in range(proposals):
         w.proposed[i] = first[offered + i]
     drawn = first[times : times + choices]
-    k, shift = race_shifts(stream, size, w.ratios[slot : slot + size], largest, drawn, 4 * proposals, w, exactly)
+    k, shift = race_shifts(stream, size, w.ratios[slot : slot + size], largest, drawn, 4 * proposals, w, margin)
     if k < 1:
         return np.int64(-1) if k == 0 else k, np.int64(0)
     if depth > 0:
@@ -326,7 +326,7 @@ def search_part(
 
 @inlined
 def race_vectors(
-    layers: Any, inverse: Any, stream: Any, size: Any, half: Any, cap: Any, first: Any, w: Any, exactly: Any
+    layers: Any, inverse: Any, stream: Any, size: Any, half: Any, cap: Any, first: Any, w: Any, margin: Any
 ) -> Any:
     """(J, where its vector and its ratios are in w, the largest of these); J is 0 where there is none."""
     best, found, j = np.inf, np.int64(0), np.int64(0)
@@ -350,7 +350,7 @@ def race_vectors(
         if not ends:
             continue
         time = np.float64(upper) * 2.0**-_HALF_TIME + np.float64(lower) * 2.0**-TIME_BITS
-        if not exactly and close(time, cap * best):
+        if close(time, cap * best, margin):
             return np.int64(_UNSURE), slot, most
         if time >= cap * best:
             return found, slot, most
@@ -358,10 +358,10 @@ def race_vectors(
             return np.int64(0), slot, most
         other = np.int64(_LARGEST_PART) - slot
         fill_vector(layers, stream + (j << 2) + LATENTS, size, w.g[other : other + size], inverse, w)
-        q, largest = fill_ratios(w, size, half, w.ratios[other : other + size], exactly)
+        q, largest = fill_ratios(w, size, half, w.ratios[other : other + size], margin == 0.0)
         j += 1
         weighed = time / min(q, cap)
-        if not exactly and close(weighed, best):
+        if close(weighed, best, margin):
             return np.int64(_UNSURE), slot, most
         if weighed < best:
             best, found, slot, most = weighed, j, other, largest
@@ -369,12 +369,12 @@ def race_vectors(
 
 @inlined
 def race_shifts(
-    stream: Any, size: Any, ratios: Any, largest: Any, first: Any, offered: Any, w: Any, exactly: Any
+    stream: Any, size: Any, ratios: Any, largest: Any, first: Any, offered: Any, w: Any, margin: Any
 ) -> Any:
     """(K, its shift) for these ratios, with so many proposals in w.proposed; K is 0 where there is none."""
     found, chosen, i = np.int64(0), np.int64(0), np.int64(0)
     best, bound, last = np.inf, np.inf, np.inf
-    more, most = (1.0 + 1e-12, 1.0) if exactly else (1.0 + 2.0 * _ROUGH, 1.0 + _ROUGH)
+    more, most = 1.0 + 2.0 * margin + 1e-12, 1.0 + margin
     upper, lower, batch = np.int64(0), np.int64(0), np.int64(0)
     mask = np.uint64(size - 1)
     fill_steps(first, w.steps)
@@ -406,7 +406,7 @@ def race_shifts(
         i = i + np.int64(1)
         if time < bound * ratios[shift]:
             weighed = time / ratios[shift]
-            if not exactly and close(weighed, best):
+            if close(weighed, best, margin):
                 return np.int64(_UNSURE), chosen
             if weighed < best:
                 # No division where it could not win: the bounds are a little more than what they stand for.
@@ -476,8 +476,9 @@ def square_sum(x: Any) -> Any:
 
 @compiled
 def search_segment(
-    layers: Any, inverse: Any, keys: Any, segment: Any, log_size: Any, blocks: Any, x: Any, y: Any, t: Any, w: Any
-) -> Any:
+    layers: Any, inverse: Any, keys: Any, segment: Any, log_size: Any, blocks: Any, x: Any, y: Any, t: Any, w: Any,
+    margin: Any,
+) -> Any:  # fmt: skip
     """Codes every block of a segment, x in noise scales; False where nothing was found. y is used up."""
     start_lanes(keys[0], w.shared)
     start_lanes(keys[1], w.private)
@@ -520,12 +521,12 @@ def search_segment(
                     even = number_of_stream(segment, np.int64(i), 2 * ready, 0, 0)
                     fill_pair(w, even, number_of_stream(segment, np.int64(i), 2 * ready + 1, 0, 0))
                 own_x, own_y = x[begin : begin + size], y[begin : begin + size]
-                found, k, exactly = np.int64(_UNSURE), np.int64(0), False
+                found, k, tried = np.int64(_UNSURE), np.int64(0), margin
                 while found == _UNSURE:
                     found, k = search_part(
-                        layers, inverse, segment, np.int64(i), part, half, depth, own_x, own_y, w, exactly
+                        layers, inverse, segment, np.int64(i), part, half, depth, own_x, own_y, w, tried
                     )
-                    exactly = True
+                    tried = 0.0
                 if found < 0:
                     return False
                 t.j[own], t.k[own] = found, k
@@ -813,7 +814,7 @@ def _encode_segment(task: CodingTask, values: Values, number: int) -> bytes:
     draw(units, b, d, drawn)
     deal(layers, noise, f.PAD + 2 * first, size, blocks, units, drawn, inverse, x, y, work)
     keys = tuple(key_words(key) for key in f.search_keys(task.key))
-    if not search_segment(layers, inverse, keys, number, size, blocks, x, y, trees, work):
+    if not search_segment(layers, inverse, keys, number, size, blocks, x, y, trees, work, ROUGHLY):
         raise RuntimeError("nothing was found: this has chance under 2^-180 and means a broken keystream")
     out = np.empty(8 * len(trees.kind) + 16, dtype=np.uint8)
     length = write_forest(out, size, blocks, layout.energy_class, f.load_odds(), trees)
