@@ -1,6 +1,7 @@
 """The benchmark pages, the overview of them, and the table of README, from the stored results.
 
-    python tools/make_benchmarks.py                  writes docs/benchmarks/index.md and the table of README.md
+    python tools/make_benchmarks.py                  writes docs/benchmarks/index.md and figures of README.md and
+                                                     docs/search.md
     python tools/make_benchmarks.py --pages FOLDER   writes every page there; the site makes them when it is built
 
 Sources are bench/results/*.json and studies/peers/results/*.json. Every figure of a page comes from these
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS, SUMS = ROOT / "bench" / "results", ROOT / "studies" / "peers" / "results" / "sums.json"
 PEERS = SUMS.with_name("updates.json")
 PAGES = ROOT / "docs" / "benchmarks"
-README = ROOT / "README.md"
+README, NOTE = ROOT / "README.md", ROOT / "docs" / "search.md"
 MARK = "<!-- Written by `python tools/make_benchmarks.py`; edit the script or rerun the benchmark, not this page. -->"
 MARKS = ("<!-- results: python tools/make_benchmarks.py -->", "<!-- /results -->")
 MISSING = "not recorded"
@@ -1070,17 +1071,44 @@ def results_table() -> str:
     ])  # fmt: skip
 
 
-def with_results(readme: str) -> str:
-    """README's text with its table renewed.
+def search_figures() -> str:
+    """The technical note's figures: payloads over the limit, and times."""
+    found = result("search")
+    rows = {row["snr_db"]: row for row in found["gaussian updates, bits"]}
+    payloads = {name: {ratio: row[name] - OVERHEAD for ratio, row in rows.items()} for name in ("search", "layered Z1")}
+    over = {name: [bits / rows[ratio]["limit"] for ratio, bits in each.items() if -31.0 <= ratio <= -9.0]
+            for name, each in payloads.items()}  # fmt: skip
+    smaller = [f"{payloads['layered Z1'][ratio] / payloads['search'][ratio]:.1f} times at {ratio:.0f} dB"
+               for ratio in (-10.0, -20.0, -28.0)]  # fmt: skip
+    largest = max(row["size"] for row in found["time"])
+    timed = [row for row in found["time"] if row["size"] == largest]
+    encode, decode = ([row[f"{way} over noise"] for row in timed] for way in ("encode", "decode"))
+
+    def span(values: list[float]) -> str:
+        return f"{min(values):.1f} to {max(values):.1f}"
+
+    return "\n".join([
+        "",
+        f"Between -31 and -9 dB (mean square of the update over that of the noise) the payload is {span(over['search'])}"
+        f" times I, the layered quantizer's {span(over['layered Z1'])} times. It is smaller by {smaller[0]},",
+        f"{smaller[1]} and {smaller[2]}. Header and seal add 18 bytes ([rate tables](benchmarks/rate.md)).",
+        f"On a CPU, {largest:,.0f} weights take {span(encode)} times as long to encode as drawing the noise, and "
+        f"{span(decode)} times to decode, from {timed[0]['snr_db']:.0f} to {timed[-1]['snr_db']:.0f} dB.",
+        "",
+    ])  # fmt: skip
+
+
+def with_results(text: str, write: Callable[[], str] = results_table) -> str:
+    """README's text, or that of another page, with the figures between its marks renewed.
 
     Raises:
         ValueError: The two marks are missing.
     """
-    before, begin, rest = readme.partition(MARKS[0])
+    before, begin, rest = text.partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
     if not begin or not end:
-        raise ValueError(f"README.md must have the lines {MARKS[0]} and {MARKS[1]}")
-    return f"{before}{begin}\n{results_table()}\n{end}{after}"
+        raise ValueError(f"the text must have the lines {MARKS[0]} and {MARKS[1]}")
+    return f"{before}{begin}\n{write()}\n{end}{after}"
 
 
 WRITERS: dict[str, Callable[[], str]] = {
@@ -1108,6 +1136,7 @@ def main() -> None:
     if folder is None:
         (PAGES / "index.md").write_text(tidy(overview()), encoding="utf-8")
         README.write_text(with_results(README.read_text(encoding="utf-8")), encoding="utf-8")
+        NOTE.write_text(with_results(NOTE.read_text(encoding="utf-8"), search_figures), encoding="utf-8")
         return
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in {"index.md": tidy(overview()), **pages()}.items():
