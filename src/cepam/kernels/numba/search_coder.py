@@ -462,7 +462,8 @@ def _forest(layout: f.Layout) -> Forest:
     total, workspace = sum(counts), _workspace()
     first = np.array([sum(counts[:i]) for i in range(LARGEST + 1)], dtype=np.int64)
     kind = workspace.take(9, -(-total // 8), np.int8)[:total]
-    return Forest(first, kind, *(workspace.take(i, total) for i in (10, 11)), workspace.take(12, total, np.float64))
+    j, k, energy = workspace.take(10, total), workspace.take(11, total), workspace.take(12, total, np.float64)
+    return Forest(first, kind, j, k, energy)
 
 
 @inlined
@@ -517,7 +518,7 @@ def search_segment(
             if t.kind[own] == _TRY:
                 begin, depth, half = part << i, np.int64(log_size - i), 0.5 * t.energy[own]
                 if i <= _PAIRED and part >> 1 != ready:
-                    ready = part >> 1
+                    ready = np.int64(part >> 1)
                     even = number_of_stream(segment, np.int64(i), 2 * ready, 0, 0)
                     fill_pair(w, even, number_of_stream(segment, np.int64(i), 2 * ready + 1, 0, 0))
                 own_x, own_y = x[begin : begin + size], y[begin : begin + size]
