@@ -156,6 +156,18 @@ def users(seeds: int) -> list[Job]:
     ]
 
 
+def users_downlink(seeds: int) -> list[Job]:
+    """`users` as it ships beside a float32 downlink, paired by seed."""
+    ways: tuple[Job, ...] = ({}, {"compression.downlink": "float32"})
+    return [{"preset": "users", "run.seed": seed, **way} for seed in range(1, seeds + 1) for way in ways]
+
+
+def coders(seeds: int) -> list[Job]:
+    """`private` with the default coder beside the layered quantizer alone: what the search costs a run."""
+    told: tuple[Job, ...] = ({}, {"compression.coder": "layered"})
+    return [{"preset": "private", "run.seed": seed, **each} for seed in range(1, seeds + 1) for each in told]
+
+
 def paper(seeds: int) -> list[Job]:
     """The paper's setting, for its time: one seed, and ten side by side."""
     return [{"preset": "algorithm1", "run.seed": 1, "run.seeds": together} for together in (1, 10)]
@@ -172,6 +184,8 @@ SUITES: dict[str, Callable[[int], list[Job]]] = {
     "sum": trusted_sum,
     "sketches": sketches,
     "users": users,
+    "users-downlink": users_downlink,
+    "coders": coders,
     "paper": paper,
 }
 

@@ -54,3 +54,27 @@ def test_several_segments_and_threads() -> None:
         assert replace(codec, threads=threads).encode(x, AT) == message
     vector = replace(codec, backend="numpy").decode(message, AT)
     assert codec.decode(message, AT).tobytes() == vector.tobytes()
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.2])
+def test_what_rough_exponentials_leave_open_is_searched_again(margin: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A margin of 0 searches exactly from the start, a wide one searches most parts twice: the same bytes."""
+    from cepam.kernels.numba import search_coder
+
+    codec = cepam.Codec(cepam.Gaussian(SIGMA), backend="numba")
+    rows = [scale * SIGMA * np.random.default_rng(6).normal(size=40_000) for scale in (0.03, 0.1, 0.3)]
+    messages = [codec.encode(x, AT) for x in rows]
+    monkeypatch.setattr(search_coder, "ROUGHLY", margin)
+    assert [codec.encode(x, AT) for x in rows] == messages
+
+
+def test_rough_exponentials_are_right_to_their_bound() -> None:
+    from cepam.kernels.numba.hadamard import exponentials
+
+    v = np.random.default_rng(7).uniform(-300.0, 300.0, size=8192)
+    rough, exact, sums = v.copy(), v.copy(), np.empty(len(v))
+    total, largest = exponentials(rough, len(v), 1.0, 0.5, sums, False)
+    other, most = exponentials(exact, len(v), 1.0, 0.5, sums, True)
+    assert 0.0 < np.abs(rough / exact - 1.0).max() < 2.0**-21
+    assert abs(total / other - 1.0) < 2.0**-21
+    assert abs(largest / most - 1.0) < 2.0**-21

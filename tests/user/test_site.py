@@ -111,11 +111,13 @@ def test_benchmark_pages_follow_the_stored_results(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("tools")
 def test_stored_tables_are_current() -> None:
-    """`python tools/make_benchmarks.py` writes them: README's results, and the overview of the benchmarks."""
+    """`python tools/make_benchmarks.py` writes them: README's results, the technical note's, the overview."""
     import make_benchmarks
 
     readme = make_benchmarks.README.read_text(encoding="utf-8")
     assert readme == make_benchmarks.with_results(readme)
+    note = make_benchmarks.NOTE.read_text(encoding="utf-8")
+    assert note == make_benchmarks.with_results(note, make_benchmarks.search_figures)
     shown = (make_benchmarks.PAGES / "index.md").read_text(encoding="utf-8")
     assert shown == make_benchmarks.tidy(make_benchmarks.overview())
     with pytest.raises(ValueError, match="must have the lines"):

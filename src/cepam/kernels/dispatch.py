@@ -166,6 +166,13 @@ def sample_of(update: Any) -> Any:
     return update[: RUNS * step].reshape(RUNS, step)[:, :RUN].reshape(-1)
 
 
+def runs_of(update: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    """The same coordinates of an array in runs of at most 4,096, without a copy."""
+    short = len(update) <= RUN * RUNS
+    step = RUN if short else len(update) // RUNS
+    return [update[i : i + RUN] for i in range(0, len(update) if short else RUNS * step, step)]
+
+
 def expect_blocks(task: CodingTask, blocks: int, device: str) -> None:
     """Compile, beside what is done next, what codes and decodes so many blocks of such tasks on a GPU."""
     _triton().expect_blocks(task, blocks, device)

@@ -73,13 +73,21 @@ _MASK48 = np.uint64((1 << 48) - 1)
 _LAYERED, _HALVES, _SEARCHED, _TRY = 0, 1, 2, 3
 _HALF = 1 << (GRID_BITS - 1)
 _OWN = 4
-"""Lanes of a part's first sixteen blocks that are the encoder's own: two of each race. Then signs, and proposals."""
+"""Lanes of a part's first blocks that are the encoder's own: of both races. Then signs, and proposals."""
+_CHOICE_BLOCKS = OPENING_CHOICES // 8
 _FIRST_KINDS = np.array([OPENING] * _OWN + [SIGNS] * 4 + [PROPOSALS] * 8)
-_FIRST_BLOCKS = np.array([0, 1, OPENING_CHOICES // 8, OPENING_CHOICES // 8 + 1, *range(4), *range(8)])
+_FIRST_BLOCKS = np.array([0, 1, _CHOICE_BLOCKS, _CHOICE_BLOCKS + 1, *range(4), *range(8)])
+_PAIRED = 7
+"""Parts of up to 2^7 coordinates share the sixteen lanes with their neighbours, in eight lanes each."""
+_PAIR_KINDS = np.array([OPENING] * _OWN + [SIGNS] + [PROPOSALS] * 3)
+_PAIR_BLOCKS = np.array([0, *range(_CHOICE_BLOCKS, _CHOICE_BLOCKS + 3), 0, *range(3)])
 _FEW = 6
 """How many times dearer the words of a coordinate are where those of its neighbours are not needed."""
-_AT_ONCE = 16
-"""Words of a race, and 64 times as many signs, that are among them."""
+ROUGHLY = 2.0**-16
+"""A part is first searched with exponentials right to 2^-21. They decide nothing between numbers that are closer to
+each other than this margin: such a part is searched again, exactly. So the result is always that of exact ones."""
+_UNSURE = -2
+"""In the place of J: what rough exponentials did not decide."""
 
 
 class SearchWork(NamedTuple):
@@ -88,6 +96,7 @@ class SearchWork(NamedTuple):
     shared: Any
     private: Any
     mixed: Any
+    paired: Any
     words: Any
     first: Any
     few: Any
@@ -111,6 +120,7 @@ def _search_work() -> SearchWork:
         shared=aligned(256, np.uint32),
         private=aligned(256, np.uint32),
         mixed=aligned(256, np.uint32),
+        paired=aligned(256, np.uint32),
         words=aligned(512, np.uint32),
         first=aligned(256, np.uint32),
         few=aligned(128, np.uint32),
@@ -215,8 +225,8 @@ def fill_vector(layers: Any, stream: Any, size: Any, g: Any, inverse: Any, w: An
             )
 
 
-@compiled
-def fill_first(w: Any, stream: Any, size: Any) -> None:
+@inlined
+def fill_first(w: Any, stream: Any, size: Any) -> Any:
     """Fills w.first with a part's first blocks of each race, its first signs and proposals; w.signs with all signs."""
     for lane in range(16):
         own = stream + _FIRST_KINDS[lane]
@@ -234,63 +244,99 @@ def fill_first(w: Any, stream: Any, size: Any) -> None:
 
 
 @inlined
+def fill_pair(w: Any, even: Any, odd: Any) -> None:
+    """Fills the halves of w.first with the first blocks of two small parts, whose streams these are."""
+    for lane in range(16):
+        own = (even if lane < 8 else odd) + _PAIR_KINDS[lane & 7]
+        w.paired[12 * 16 + lane] = np.uint32(_PAIR_BLOCKS[lane & 7])
+        w.paired[13 * 16 + lane] = np.uint32(0)
+        w.paired[14 * 16 + lane] = np.uint32(own & 0xFFFFFFFF)
+        w.paired[15 * 16 + lane] = np.uint32(own >> 32)
+    chacha_lanes(w.paired, w.first)
+
+
+@inlined
 def fill_signs(w: Any, stream: Any, size: Any) -> None:
     """Fills w.signs with a part's public signs, a bit for each place."""
     some = w.signs.view(np.uint32)
     fill_words(w.shared, stream + SIGNS, 0, some) if size > 4096 else fill_half(w.shared, stream + SIGNS, 0, some[:128])
 
 
-@compiled
-def fill_ratios(w: Any, size: Any, half: Any, ratios: Any) -> Any:
+@inlined
+def fill_ratios(w: Any, size: Any, half: Any, ratios: Any, exactly: Any) -> Any:
     """(the mean, the largest) of the ratios of all shifts at the vector in w.values, which is lost; fills them in."""
     inverse = 1.0 / np.float64(size)
     transform(w.values, size)
     transform_product(ratios, size, w.spectrum, w.values)
-    total, largest = exponentials(ratios, size, inverse, half, w.sums)
+    total, largest = exponentials(ratios, size, inverse, half, w.sums, exactly)
     return total * inverse, largest
 
 
-@compiled
+@inlined
+def close(a: Any, b: Any, margin: Any) -> Any:
+    """Whether rough exponentials leave open which of two positive numbers is the larger one."""
+    return margin > 0.0 and abs(a - b) <= margin * a
+
+
+@inlined
 def search_part(
-    layers: Any, inverse: Any, segment: Any, log_size: Any, part: Any, half: Any, depth: Any, x: Any, y: Any, w: Any
-) -> Any:
+    layers: Any, inverse: Any, segment: Any, log_size: Any, part: Any, half: Any, depth: Any, x: Any, y: Any, w: Any,
+    margin: Any,
+) -> Any:  # fmt: skip
     """(J, K) of a part whose update is x, with y replaced by what they stand for, unless the part is a block.
 
-    (0, 0) where y stays, (-1, 0) where nothing was found.
+    (0, 0) where y stays, (-1, 0) where nothing was found, (`_UNSURE`, 0) where a margin of 0 is needed to decide.
     """
     size, cap = np.int64(1) << log_size, cap_at(depth)
     stream = number_of_stream(segment, log_size, part, 0, 0)
-    fill_first(w, stream, size)
+    begin, times, choices = np.int64(0), np.int64(16), np.int64(16)
+    offered, proposals = np.int64(64), np.int64(64)
+    if log_size > _PAIRED:
+        fill_first(w, stream, size)
+    else:
+        begin, times, choices = 64 * (part & 1), np.int64(8), np.int64(24)
+        offered, proposals = np.int64(40), np.int64(24)
+        some = w.first.view(np.uint64)
+        for i in range(2):
+            w.signs[i] = some[begin + 32 + i]
     transform_signed(w.spectrum, size, x, w.signs)
     # A shift drawn at random, and the draw as it would be seen through it.
-    first = w.first.view(np.uint64)
+    first = w.first.view(np.uint64)[begin:]
     shift = np.int64(first[0] >> np.uint64(64 - log_size))
     coin = np.float64(np.int64(first[1] >> np.uint64(11))) * 2.0**-53
     undo(y, w.signs, shift, size, inverse, w.values)
-    if coin * fill_ratios(w, size, half, w.ratios)[0] >= cap:
+    weighed = coin * fill_ratios(w, size, half, w.ratios, margin == 0.0)[0]
+    if close(cap, weighed, margin):
+        return np.int64(_UNSURE), np.int64(0)
+    if weighed >= cap:
         return np.int64(0), np.int64(0)
-    j, slot, largest = race_vectors(layers, inverse, stream, size, half, cap, w)
+    j, slot, largest = race_vectors(layers, inverse, stream, size, half, cap, first[:times], w, margin)
     if j < 1:
-        return np.int64(-1), np.int64(0)
-    k, shift = race_shifts(stream, size, w.ratios[slot : slot + size], largest, w)
+        return np.int64(-1) if j == 0 else j, np.int64(0)
+    for i in range(proposals):
+        w.proposed[i] = first[offered + i]
+    drawn = first[times : times + choices]
+    k, shift = race_shifts(stream, size, w.ratios[slot : slot + size], largest, drawn, 4 * proposals, w, margin)
     if k < 1:
-        return np.int64(-1), np.int64(0)
+        return np.int64(-1) if k == 0 else k, np.int64(0)
     if depth > 0:
         see(w.g[slot : slot + size], w.signs, shift, size, y)
     return j, k
 
 
-@compiled
-def race_vectors(layers: Any, inverse: Any, stream: Any, size: Any, half: Any, cap: Any, w: Any) -> Any:
+@inlined
+def race_vectors(
+    layers: Any, inverse: Any, stream: Any, size: Any, half: Any, cap: Any, first: Any, w: Any, margin: Any
+) -> Any:
     """(J, where its vector and its ratios are in w, the largest of these); J is 0 where there is none."""
     best, found, j = np.inf, np.int64(0), np.int64(0)
     slot, most = np.int64(0), 0.0
     upper, lower, batch = np.int64(0), np.int64(0), np.int64(0)
-    fill_steps(w.first.view(np.uint64)[:_AT_ONCE], w.steps)
-    at, end = np.int64(OPENING_TIMES), np.int64(_AT_ONCE)
+    fill_steps(first, w.steps)
+    at, end = np.int64(OPENING_TIMES), np.int64(len(first))
     while True:
         if at == end:
-            if end == _AT_ONCE:
+            if end < 64:
                 fill_half(w.private, stream + OPENING, 0, w.few)
             else:
                 fill_half(w.private, stream + TIMES, 8 * batch, w.few)
@@ -304,33 +350,38 @@ def race_vectors(layers: Any, inverse: Any, stream: Any, size: Any, half: Any, c
         if not ends:
             continue
         time = np.float64(upper) * 2.0**-_HALF_TIME + np.float64(lower) * 2.0**-TIME_BITS
+        if close(time, cap * best, margin):
+            return np.int64(_UNSURE), slot, most
         if time >= cap * best:
             return found, slot, most
         if j >= MOST_VECTORS:
             return np.int64(0), slot, most
         other = np.int64(_LARGEST_PART) - slot
         fill_vector(layers, stream + (j << 2) + LATENTS, size, w.g[other : other + size], inverse, w)
-        q, largest = fill_ratios(w, size, half, w.ratios[other : other + size])
+        q, largest = fill_ratios(w, size, half, w.ratios[other : other + size], margin == 0.0)
         j += 1
         weighed = time / min(q, cap)
+        if close(weighed, best, margin):
+            return np.int64(_UNSURE), slot, most
         if weighed < best:
             best, found, slot, most = weighed, j, other, largest
 
 
-@compiled
-def race_shifts(stream: Any, size: Any, ratios: Any, largest: Any, w: Any) -> Any:
-    """(K, its shift) for these ratios; K is 0 where there is none."""
+@inlined
+def race_shifts(
+    stream: Any, size: Any, ratios: Any, largest: Any, first: Any, offered: Any, w: Any, margin: Any
+) -> Any:
+    """(K, its shift) for these ratios, with so many proposals in w.proposed; K is 0 where there is none."""
     found, chosen, i = np.int64(0), np.int64(0), np.int64(0)
     best, bound, last = np.inf, np.inf, np.inf
+    more, most = 1.0 + 2.0 * margin + 1e-12, 1.0 + margin
     upper, lower, batch = np.int64(0), np.int64(0), np.int64(0)
-    first, mask = w.first.view(np.uint64), np.uint64(size - 1)
-    for n in range(64):
-        w.proposed[n] = first[64 + n]
-    fill_steps(first[_AT_ONCE : 2 * _AT_ONCE], w.steps)
-    at, end = np.int64(0), np.int64(_AT_ONCE)
+    mask = np.uint64(size - 1)
+    fill_steps(first, w.steps)
+    at, end = np.int64(0), np.int64(len(first))
     while True:
         if at == end:
-            if end == _AT_ONCE:
+            if end < 64:
                 fill_half(w.private, stream + OPENING, OPENING_CHOICES >> 3, w.few)
             else:
                 fill_half(w.private, stream + CHOICES, 8 * batch, w.few)
@@ -348,15 +399,18 @@ def race_shifts(stream: Any, size: Any, ratios: Any, largest: Any, w: Any) -> An
             return found, chosen
         if i >= MOST_PROPOSALS:
             return np.int64(0), chosen
-        if i & 255 == 0 and i > 0:
+        if i == offered:
+            offered = (i | 255) + 1
             fill_half(w.shared, stream + PROPOSALS, 8 * (i >> 8), w.proposed.view(np.uint32))
         shift = np.int64((w.proposed[(i >> 2) & 63] >> np.uint64(16 * (i & 3))) & mask)
         i = i + np.int64(1)
         if time < bound * ratios[shift]:
             weighed = time / ratios[shift]
+            if close(weighed, best, margin):
+                return np.int64(_UNSURE), chosen
             if weighed < best:
-                # No division where it could not win: the bound is a little more than `best`.
-                best, bound, last, found, chosen = weighed, weighed * (1.0 + 1e-12), largest * weighed, i, shift
+                # No division where it could not win: the bounds are a little more than what they stand for.
+                best, bound, last, found, chosen = weighed, weighed * more, largest * weighed * most, i, shift
 
 
 @compiled
@@ -403,12 +457,13 @@ class Forest(NamedTuple):
 
 
 def _forest(layout: f.Layout) -> Forest:
-    """Room for the parts of a segment; `first` says where those of 2^i coordinates begin."""
+    """This thread's room for the parts of a segment; `first` says where those of 2^i coordinates begin."""
     counts = [layout.places >> i if SMALLEST <= i <= layout.log_size else 0 for i in range(LARGEST + 1)]
-    total = sum(counts)
-    first = np.cumsum([0, *counts])[:-1].astype(np.int64)
-    kind, j, k = np.zeros(total, dtype=np.int8), np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
-    return Forest(first, kind, j, k, np.zeros(total))
+    total, workspace = sum(counts), _workspace()
+    first = np.array([sum(counts[:i]) for i in range(LARGEST + 1)], dtype=np.int64)
+    kind = workspace.take(9, -(-total // 8), np.int8)[:total]
+    j, k, energy = workspace.take(10, total), workspace.take(11, total), workspace.take(12, total, np.float64)
+    return Forest(first, kind, j, k, energy)
 
 
 @inlined
@@ -422,15 +477,18 @@ def square_sum(x: Any) -> Any:
 
 @compiled
 def search_segment(
-    layers: Any, inverse: Any, keys: Any, segment: Any, log_size: Any, blocks: Any, x: Any, y: Any, t: Any, w: Any
-) -> Any:
+    layers: Any, inverse: Any, keys: Any, segment: Any, log_size: Any, blocks: Any, x: Any, y: Any, t: Any, w: Any,
+    margin: Any,
+) -> Any:  # fmt: skip
     """Codes every block of a segment, x in noise scales; False where nothing was found. y is used up."""
     start_lanes(keys[0], w.shared)
     start_lanes(keys[1], w.private)
     start_lanes(keys[0], w.mixed)
+    start_lanes(keys[0], w.paired)
     for i in range(8):
         for lane in range(_OWN):
             w.mixed[(4 + i) * 16 + lane] = keys[1][i]
+            w.paired[(4 + i) * 16 + lane] = w.paired[(4 + i) * 16 + 8 + lane] = keys[1][i]
     base = t.first[SMALLEST]
     for part in range(blocks << (log_size - SMALLEST)):
         t.energy[base + part] = square_sum(x[part << SMALLEST : (part + 1) << SMALLEST])
@@ -452,15 +510,24 @@ def search_segment(
                 for side in range(2):
                     t.j[t.first[i - 1] + 2 * part + side] = (levels - cold) if t.k[own] else 0
     for i in range(SMALLEST, log_size + 1):
-        size = np.int64(1) << i
+        size, ready = np.int64(1) << i, np.int64(-1)
         for part in range(blocks << (log_size - i)):
             own = t.first[i] + part
             halves = t.k[own] != 0
             found = np.int64(0)
             if t.kind[own] == _TRY:
                 begin, depth, half = part << i, np.int64(log_size - i), 0.5 * t.energy[own]
+                if i <= _PAIRED and part >> 1 != ready:
+                    ready = np.int64(part >> 1)
+                    even = number_of_stream(segment, np.int64(i), 2 * ready, 0, 0)
+                    fill_pair(w, even, number_of_stream(segment, np.int64(i), 2 * ready + 1, 0, 0))
                 own_x, own_y = x[begin : begin + size], y[begin : begin + size]
-                found, k = search_part(layers, inverse, segment, np.int64(i), part, half, depth, own_x, own_y, w)
+                found, k, tried = np.int64(_UNSURE), np.int64(0), margin
+                while found == _UNSURE:
+                    found, k = search_part(
+                        layers, inverse, segment, np.int64(i), part, half, depth, own_x, own_y, w, tried
+                    )
+                    tried = 0.0
                 if found < 0:
                     return False
                 t.j[own], t.k[own] = found, k
@@ -533,7 +600,7 @@ def read_forest(data: Any, log_size: Any, blocks: Any, energy_class: Any, table:
 def fill_forest(
     layers: Any, key: Any, segment: Any, log_size: Any, blocks: Any, y: Any, left: Any, t: Any, w: Any
 ) -> Any:
-    """Fills y where parts are searched, if y is not empty, and left: whether a place is the layered quantizer's.
+    """Fills y where parts are searched, if y is not empty, and left, one for 32 places: is it the layered quantizer's?
 
     Returns how many places that is.
     """
@@ -550,7 +617,7 @@ def fill_forest(
             begin = part << i
             found = t.kind[own] == _SEARCHED
             many += 0 if found else size
-            for n in range(begin, begin + size):
+            for n in range(begin >> SMALLEST, (begin + size) >> SMALLEST):
                 left[n] = not found
             if found and len(y):
                 stream = number_of_stream(segment, np.int64(i), part, 0, 0)
@@ -615,14 +682,19 @@ def deal(
 
 
 @compiled
-def collect(left: Any, log_size: Any, blocks: Any, count: Any, found: Any) -> Any:
-    """Fills found with the coordinates of places that are left, in their order; their number."""
-    many = np.int64(0)
-    for row in range(-(-count // blocks)):
-        for block in range(min(blocks, count - row * blocks)):
-            if left[(block << log_size) + row]:
-                found[many] = row * blocks + block
-                many += 1
+def collect(left: Any, log_size: Any, blocks: Any, count: Any, picked: Any, found: Any) -> Any:
+    """Fills found with the coordinates of places that are left, in their order; their number. `picked` has room for
+    the numbers of all blocks."""
+    many, rows, least = np.int64(0), -(-count // blocks), np.int64(1) << SMALLEST
+    for first in range(0, rows, least):
+        some = np.int64(0)
+        for block in range(blocks):
+            picked[some] = block
+            some += left[((block << log_size) + first) >> SMALLEST]
+        for row in range(first, min(first + least, rows)):
+            for i in range(some):
+                found[many] = row * blocks + picked[i]
+                many += found[many] < count
     return many
 
 
@@ -743,7 +815,7 @@ def _encode_segment(task: CodingTask, values: Values, number: int) -> bytes:
     draw(units, b, d, drawn)
     deal(layers, noise, f.PAD + 2 * first, size, blocks, units, drawn, inverse, x, y, work)
     keys = tuple(key_words(key) for key in f.search_keys(task.key))
-    if not search_segment(layers, inverse, keys, number, size, blocks, x, y, trees, work):
+    if not search_segment(layers, inverse, keys, number, size, blocks, x, y, trees, work, ROUGHLY):
         raise RuntimeError("nothing was found: this has chance under 2^-180 and means a broken keystream")
     out = np.empty(8 * len(trees.kind) + 16, dtype=np.uint8)
     length = write_forest(out, size, blocks, layout.energy_class, f.load_odds(), trees)
@@ -781,10 +853,11 @@ def _decode_segment(task: CodingTask, data: bytes, number: int, out: Values) -> 
 def _left(layers: Any, key: Any, number: int, layout: f.Layout, y: Ints, trees: Forest) -> Ints:
     """The coordinates that are the layered quantizer's; fills y, if it is not empty, where parts are searched."""
     workspace = _workspace()
-    left, found = workspace.take(7, -(-layout.places // 8), np.bool_), workspace.take(8, layout.count)
+    left = workspace.take(7, -(-layout.places >> SMALLEST + 3), np.int8)
+    picked, found = workspace.take(13, layout.blocks + 1), workspace.take(8, layout.count + 1)
     if not fill_forest(layers, key, number, layout.log_size, layout.blocks, y, left, trees, workspace.search):
         return found[:0]
-    return found[: collect(left, layout.log_size, layout.blocks, layout.count, found)]
+    return found[: collect(left, layout.log_size, layout.blocks, layout.count, picked, found)]
 
 
 def _encode_layered(x: Ints, b: Ints, d: Ints) -> bytes:
