@@ -30,18 +30,18 @@ SMALLEST_PART = tl.constexpr(1 << search.SMALLEST)
 PAD_GROUP, SEGMENT_GROUPS = tl.constexpr(search.PAD >> 3), tl.constexpr(search.SEGMENT >> 3)
 
 
-@triton.jit(do_not_specialize=["double", "count", "many"], do_not_specialize_on_alignment=["x"])
+@triton.jit(do_not_specialize=["double", "count", "many"], do_not_specialize_on_alignment=["x", "sums", "most"])
 def measure_segments(x, double, count, many, numbers, sums, most, chunk: tl.constexpr):
     """Adds to the `coarse_sum` of every segment; `most` gets the bits of the largest |x|, with which NaN counts as
     larger than all."""
-    client, number = (tl.program_id(1) // many).to(tl.int64), tl.program_id(1) % many
-    at = number.to(tl.int64) * SEGMENT + tl.program_id(0) * chunk + tl.arange(0, chunk)
+    client, number = (tl.program_id(0) // many).to(tl.int64), tl.program_id(0) % many
+    at = number.to(tl.int64) * SEGMENT + tl.program_id(1) * chunk + tl.arange(0, chunk)
     inside = (at < count) & (at < (number + 1).to(tl.int64) * SEGMENT)
     value = load_value(values_from(x, double, client * count), double, tl.where(inside, at, 0), inside)
     tl.atomic_max(most, tl.max(value.to(tl.int64, bitcast=True) & UNSIGNED, 0))
     units = units_of(value, tl.load(numbers + PER_UNIT))
     coarse = tl.minimum(tl.abs(units) >> COARSE, LARGEST_COARSE)
-    tl.atomic_add(sums + tl.program_id(1), tl.sum(coarse * coarse, 0))
+    tl.atomic_add(sums + tl.program_id(0), tl.sum(coarse * coarse, 0))
 
 
 @triton.jit(do_not_specialize=["double", "count", "stride", "log_size"], do_not_specialize_on_alignment=["x"])

@@ -35,6 +35,7 @@ _WORDS = 256
 _MOST_WARPS = 16
 _BYTES_A_PLACE = 24
 """Working memory of a wave for each place of its segments: a draw, a ratio of one size, and what decoders take."""
+_MOST_SEGMENTS = 65535  # of a grid's second axis
 _CHUNK = 1024
 _FIELDS = 2
 _BROKEN = "nothing was found: this has chance under 2^-180 and means a broken keystream"
@@ -60,7 +61,7 @@ def measure_updates(plan: Plan, keys: Sequence[bytes], x: Any) -> MeasuredSegmen
         return MeasuredSegments(on, keys, x, np.zeros((clients, many), dtype=np.int64), 0.0)
     announce("encode", plan.n, int(plan.search), int(plan.accept))
     found = x.new_zeros(clients * many + 1, dtype=torch.int64)
-    add_coarse[(-(-min(count, f.SEGMENT) // _CHUNK), clients * many)](
+    add_coarse[(clients * many, -(-min(count, f.SEGMENT) // _CHUNK))](
         x.view(torch.float32), int(x.dtype == torch.float64), count, many, on.numbers, found, found[-1:], chunk=_CHUNK,
         **UNFUSED,
     )  # fmt: skip
@@ -86,7 +87,7 @@ def encode_segments(found: MeasuredSegments, meanwhile: Callable[[], None] | Non
     for log_size in sorted({each.layout.log_size for each in segments if each.layout}):
         some = [each for each in segments if each.layout and each.layout.log_size == log_size]
         stride = max(each.layout.places for each in some if each.layout)
-        step = max(int(memory / (_BYTES_A_PLACE * stride)), 1)
+        step = min(max(int(memory / (_BYTES_A_PLACE * stride)), 1), _MOST_SEGMENTS)
         for begin in range(0, len(some), step):
             made |= encoder.encode(some[begin : begin + step], log_size, stride)
     whole, step = [each for each in segments if each.layout is None], max(int(memory) >> 18, 1)
@@ -116,7 +117,7 @@ class _Encoder:
         self.nothing = self._new(1, torch.int64).zero_()
 
     def _new(self, count: int, dtype: Any) -> Any:
-        return torch.empty(count, dtype=dtype, device=self.device)
+        return self.x.new_empty(count, dtype=dtype)
 
     def go_on(self) -> None:
         """Do what waits for a device that is busy."""
