@@ -251,7 +251,12 @@ def main() -> None:
 
         speeds = {"encode": timed_encoding(begun + chosen.seconds), "decode": timed(segments, begun + chosen.seconds)}
         known = {"compared_encoded": len(updates()), "different_encoded": wrong_encoded}
-        found = known | {"stamp": stamp(), "device": torch.cuda.get_device_name(), "compared": len(cases), "different": wrong}
+        found = known | {
+            "stamp": stamp(),
+            "device": torch.cuda.get_device_name(),
+            "compared": len(cases),
+            "different": wrong,
+        }
         for folder in (RESULT.parent, *([Path(os.environ["OUT"])] if "OUT" in os.environ else [])):
             (folder / RESULT.name).write_text(json.dumps(found | speeds, indent=1, default=str) + "\n")
     sys.exit(bool(wrong + wrong_encoded))

@@ -226,9 +226,11 @@ def by_energy(rows: list[Row]) -> str:
     rows = [row for row in rows if "seconds" in row]
     energies = sorted({row["snr_db"] for row in rows})
     known = {(row["coordinates"], row["snr_db"]): row["giga_coordinates_a_second"] for row in rows}
-    return table(["coordinates", *(f"{energy} dB" for energy in energies)],
-                 ([f"{size:,}", *(f"{known[size, energy]:.1f}" if (size, energy) in known else "" for energy in energies)]
-                  for size in sorted({row["coordinates"] for row in rows})))  # fmt: skip
+    lines = [
+        [f"{size:,}", *(f"{known[size, energy]:.1f}" if (size, energy) in known else "" for energy in energies)]
+        for size in sorted({row["coordinates"] for row in rows})
+    ]
+    return table(["coordinates", *(f"{energy} dB" for energy in energies)], lines)
 
 
 def searched_on_gpu() -> list[str]:

@@ -80,7 +80,7 @@ def launch_segments() -> None:
     search_launch.decode_segments(plan, [KEY], [searched], 520, torch.float32, "cpu")
     whole = [bytes([search.LAYERED_ONLY]) + bytes(9)]
     search_launch.decode_segments(plan, [KEY], [whole], 520, torch.float64, "cpu")
-    for count, dtype in ((8192, torch.float32), (64, torch.float64)):  # the largest parts, and the smallest
+    for count, dtype in ((8192, torch.float32), (32, torch.float64)):  # the largest parts, and the smallest
         quiet = search_encode.measure_updates(plan, [KEY], torch.zeros(1, count, dtype=dtype))
         search_encode.encode_segments(quiet)
     search_encode.encode_segments(dataclasses.replace(quiet, sums=quiet.sums + (1 << 62)))

@@ -218,9 +218,7 @@ class _Encoder:
             parts=together, words=_WORDS // together, **ONE,
         )  # fmt: skip
         if size < log_size:
-            see_parts[grid_of(total, parts)](
-                y, shifts, signs, listed, table, found, self.shared_draws, *rest, **tiled
-            )
+            see_parts[grid_of(total, parts)](y, shifts, signs, listed, table, found, self.shared_draws, *rest, **tiled)
 
     def _written(self, write: Callable[[Any, Any, int], None], many: int, room: int) -> list[bytes]:
         """The streams that `write` puts into slots of so many words, or of more where one outgrows them."""

@@ -109,7 +109,22 @@ def find_parts(listed, segments, total, many, stride, size: tl.constexpr, parts:
 def spread(v, each: tl.constexpr):
     """What a part's groups of eight coordinates, or its words, have in common."""
     parts: tl.constexpr = v.shape[0]
-    return tl.reshape(tl.broadcast_to(tl.expand_dims(v, 1), (parts, each)), (parts * each,))
+    if parts == 1:
+        found = tl.broadcast_to(v, (each,))
+    else:
+        found = tl.reshape(tl.broadcast_to(tl.expand_dims(v, 1), (parts, each)), (parts * each,))
+    return found
+
+
+@triton.jit
+def spread_eight(v, each: tl.constexpr):
+    """What a part's coordinates have in common."""
+    parts: tl.constexpr = v.shape[0]
+    if parts == 1:
+        found = tl.broadcast_to(v, (8 * each,))
+    else:
+        found = eight_times(spread(v, each), parts * each)
+    return found
 
 
 @triton.jit
@@ -234,18 +249,18 @@ def race_vectors(x, double, count, y, ratios, most, signs, energies, listed, seg
     own, eights = number_eight(groups), eight_times(group, groups) * 8 + number_eight(groups)
     sign_at = spread(tl.where(p.live, p.slot, 0), each) * bytes_of_signs(size)
     # The update's transform.
-    wide_blocks = eight_times(spread(p.blocks, each), groups)
+    wide_blocks = spread_eight(p.blocks, each)
     block, row = p.begin >> log_size, p.begin & ((1 << log_size) - 1)
-    n = (eight_times(spread(row, each), groups) + eights) * wide_blocks + eight_times(spread(block, each), groups)
-    inside = (n < eight_times(spread(p.count, each), groups)) & eight_times(spread(p.live, each), groups)
-    start = eight_times(spread(p.client * count + p.number * SEGMENT, each), groups)
+    n = (spread_eight(row, each) + eights) * wide_blocks + spread_eight(block, each)
+    inside = (n < spread_eight(p.count, each)) & spread_eight(p.live, each)
+    start = spread_eight(p.client * count + p.number * SEGMENT, each)
     inverse = exact(1.0) / tl.load(draws.numbers + SCALE)
     value = load_value(x, double, tl.where(inside, start + n, 0), inside)
     value = units_of(value, tl.load(draws.numbers + PER_UNIT)).to(tl.float64) * inverse
     flips = sign_bits(signs, sign_at, group, group * 0, own)
     spectrum = transform(tl.where(flips != 0, value * -1.0, value), size)
     half = tl.load(energies + p.entry, mask=p.live, other=0.0) * 0.5
-    half = eight_times(spread(half, each), groups)
+    half = spread_eight(half, each)
     key, times_key = keys_of(draws.keys, p.client, each), keys_of(private, p.client, words // BLOCK_WORDS)
     place = tl.broadcast_to(tl.expand_dims(tl.arange(0, words), 0), (parts, words))
     cap = tl.where(log_size - size == 1, exact(HALF_CAP), exact(CAP))
@@ -274,7 +289,7 @@ def race_vectors(x, double, count, y, ratios, most, signs, energies, listed, seg
         if any_of(going):
             if tried == 0:  # the draw, seen through a shift drawn at random
                 wide = spread(shift, each)
-                at = eight_times(spread(p.segment * stride + p.begin, each), groups)
+                at = spread_eight(p.segment * stride + p.begin, each)
                 g = tl.load(y + at + (eights ^ eight_times(wide, groups)))
                 flips = sign_bits(signs, sign_at, group, wide, own)
                 g = tl.where(flips != 0, -g, g)
@@ -292,7 +307,7 @@ def race_vectors(x, double, count, y, ratios, most, signs, energies, listed, seg
                 best, j = tl.where(better, weighed, best), tl.where(better, tried, j)
                 largest = tl.where(better, largest_of(scores, size), largest)
                 at = eight_times(spread(p.slot << size, each) + group, groups) + own * each
-                tl.store(ratios + at, scores, mask=eight_times(spread(better, each), groups))
+                tl.store(ratios + at, scores, mask=spread_eight(better, each))
         tried += 1
     tl.store(found + 2 * p.entry, j, mask=p.live & (j > 0))
     tl.store(most + p.slot, largest, mask=p.live & (j > 0))
