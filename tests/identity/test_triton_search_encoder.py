@@ -46,9 +46,7 @@ KINDS = ("loud", "many spikes")
 
 @pytest.fixture(autouse=True)
 def tensors_are_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And programs have more parts than on a GPU: the interpreter runs programs one after another."""
     monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
-    monkeypatch.setattr(search_encode, "PLACES", 1024)
 
 
 @triton.jit

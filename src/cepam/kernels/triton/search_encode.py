@@ -31,7 +31,8 @@ look_at((add_coarse, measure_energies, fill_draws, fill_pads, fill_sign_words, r
          write_trees, begin_left_encoding))  # fmt: skip
 PLACES = 512
 """Coordinates of the parts of a program, where one part has fewer."""
-_WORDS = 256
+_VECTOR_WORDS, _SHIFT_WORDS = 16, 256
+"""Words that a program takes at once: of each race for vectors, and of its races for shifts."""
 _MOST_WARPS = 16
 _BYTES_A_PLACE = 24
 """Working memory of a wave for each place of its segments: a draw, a ratio of one size, and what decoders take."""
@@ -210,12 +211,12 @@ class _Encoder:
         tiled = {"size": size, "parts": parts, "num_warps": warps} | UNFUSED
         race_vectors[grid_of(total, parts)](
             self.words, self.double, self.count, y, ratios, most, signs, energies, listed, table, found,
-            self.shared_draws, self.private, self.flags, *rest, log_size, **tiled,
+            self.shared_draws, self.private, self.flags, *rest, log_size, words=_VECTOR_WORDS, **tiled,
         )  # fmt: skip
         together = 4 if size < 9 else 1
         race_shifts[grid_of(total, together)](
             ratios, most, shifts, listed, table, found, self.shared, self.private, self.flags, *rest, size=size,
-            parts=together, words=_WORDS // together, **ONE,
+            parts=together, words=_SHIFT_WORDS // together, **ONE,
         )  # fmt: skip
         if size < log_size:
             see_parts[grid_of(total, parts)](y, shifts, signs, listed, table, found, self.shared_draws, *rest, **tiled)

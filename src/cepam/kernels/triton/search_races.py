@@ -238,12 +238,12 @@ def fill_sign_words(signs, listed, segments, keys, total, many, stride, size: tl
 @triton.jit(do_not_specialize=["double", "count", "total", "many", "stride", "log_size"],
             do_not_specialize_on_alignment=["x"])  # fmt: skip
 def race_vectors(x, double, count, y, ratios, most, signs, energies, listed, segments, found, draws, private, flags,
-                 total, many, stride, log_size, size: tl.constexpr, parts: tl.constexpr):  # fmt: skip
+                 total, many, stride, log_size, size: tl.constexpr, parts: tl.constexpr,
+                 words: tl.constexpr):  # fmt: skip
     """Puts J of every slot into `found` where a vector takes the place of the draw in y, and its ratios and the largest
     of them into the slot."""
     each: tl.constexpr = 1 << (size - 3)
     groups: tl.constexpr = parts * each
-    words: tl.constexpr = 64
     p = find_parts(listed, segments, total, many, stride, size, parts)
     group = tl.arange(0, groups) % each
     own, eights = number_eight(groups), eight_times(group, groups) * 8 + number_eight(groups)
