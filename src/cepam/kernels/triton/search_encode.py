@@ -179,10 +179,9 @@ class _Encoder:
         both = torch.stack([torch.cat(found[::-1]), torch.zeros_like(torch.cat(found))], dim=1).contiguous()
         counts = torch.stack([each.sum() for each in tried[::-1]]).tolist()
         bases = np.cumsum([0, *(len(each) for each in tried[::-1])]).tolist()
-        listed = torch.nonzero(torch.cat(tried[::-1])).view(-1).split(counts)
-        return torch.cat([each.reshape(-1) for each in energies]), both, [
-            own - base for own, base in zip(listed, bases)
-        ]  # fmt: skip
+        chosen: Any = torch.nonzero(torch.cat(tried[::-1])).view(-1)
+        listed = [own - base for own, base in zip(chosen.split(counts), bases)]
+        return torch.cat([each.reshape(-1) for each in energies]), both, listed
 
     def _draw(self, table: Any, many: int, stride: int, log_size: int) -> Any:
         """Draws of the layered quantizer at all places."""
