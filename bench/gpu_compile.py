@@ -1,6 +1,7 @@
-"""What the quantizers' first call on an H200 compiles, without a GPU: seconds, instructions and registers by kernel.
+"""What the first call on an H200 compiles, without a GPU: seconds, instructions and registers by kernel.
 
-    PYTHONPATH=src python bench/gpu_compile.py Z1 E8
+    PYTHONPATH=src python bench/gpu_compile.py Z1 E8    # the quantizers
+    PYTHONPATH=src python bench/gpu_compile.py search   # the search coder's encoder, of a quiet update
 
 Seconds are of the processor. Instructions are those of a whole program, padding left out: in one dimension it has eight
 coordinates a lane.
@@ -29,7 +30,7 @@ from no_gpu import NoGpu
 
 import cepam
 from cepam.kernels.format.plan import layered_plan
-from cepam.kernels.triton import symbols
+from cepam.kernels.triton import search_encode, symbols
 from cepam.lattices.lattice import lattice_named
 
 COMPILE = JITFunction.run
@@ -63,11 +64,17 @@ def processor_seconds() -> float:
 
 
 def main() -> None:
-    """Both ways of a vector under Gaussian noise, on the lattices that are named."""
+    """Both ways of a vector under Gaussian noise, on the lattices that are named; or a search."""
     driver.set_active(NoGpu())
     JITFunction.run = compile_only
     for name in sys.argv[1:] or ["Z1", "E8"]:
         print(name)
+        if name == "search":
+            plan = layered_plan(cepam.Gaussian(0.01), cepam.Integer(1))
+            torch.Tensor.new_empty = torch.Tensor.new_zeros  # no kernel fills anything in
+            quiet = search_encode.measure_updates(plan, [bytes(32)], torch.zeros(1, 8192))
+            search_encode.encode_segments(quiet)
+            continue
         plan, x = layered_plan(cepam.Gaussian(0.01), lattice_named(name)), torch.zeros(1024)
         h, m = symbols.quantize(plan, bytes(32), x)
         symbols.reconstruct(plan, bytes(32), h[:1] if plan.n == 1 else h, m, True)

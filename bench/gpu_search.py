@@ -1,10 +1,11 @@
-"""The search coder's segments decoded on a GPU: are the values those of the compiled CPU kernels, and how fast.
+"""The search coder on a GPU: are segments and values those of the compiled CPU kernels, and how fast.
 
     python bench/gpu_search.py --prepare cases.npz     # on a machine with Numba: segments, and hashes of their values
     python bench/gpu_search.py cases.npz               # on a CUDA machine: compares, times, writes gpu_search.json
     python bench/gpu_search.py cases.npz --smoke       # through Triton's interpreter, the smallest cases alone
 
-Times are of 2^20 to 2^28 coordinates, from segments in the host's memory to float32 values on the GPU, seals apart. The
+Times are of 2^20 to 2^28 coordinates, between segments in the host's memory and float32 values on the GPU, seals apart.
+Encoded are normal values of four energies. Decoding, the
 four segments that were encoded stand there again and again: another number gives other vectors, and as much work. The
 result goes to bench/results/gpu_search.json, and where $OUT is set, there too. Needs no Numba on the CUDA machine.
 """
@@ -81,6 +82,7 @@ def prepare(to: str) -> None:
 
     for name, x in updates().items():
         keep(name, search_coder.encode_span(TASK, x, 0), len(x), str(x.dtype))
+        cases[name]["update"] = hashlib.sha256(x.tobytes()).hexdigest()
     for number in range(24):
         size = int(rng.integers(40, 9000))
         log_size = int(rng.integers(f.SMALLEST, f.largest_log_size(size) + 1))
@@ -124,6 +126,29 @@ def compare(cases: dict[str, Any], segments: dict[str, list[bytes]]) -> list[str
     return wrong
 
 
+def compare_encoded(cases: dict[str, Any], segments: dict[str, list[bytes]]) -> list[str]:
+    """The updates whose segments are not the CPU's, or that this machine draws otherwise."""
+    import torch
+
+    wrong = []
+    for name, x in updates().items():
+        if SMOKE and len(x) > 600:
+            continue
+        begun = time.perf_counter()
+        same = hashlib.sha256(x.tobytes()).hexdigest() == cases[name]["update"]
+        if not same or encoded(torch.from_numpy(x).to("cpu" if SMOKE else "cuda")) != segments[name]:
+            wrong.append(f"{name} encoded" if same else f"{name}: another update")
+        print(f"{name} encoded in {time.perf_counter() - begun:.1f} s, compilation included", flush=True)
+    return wrong
+
+
+def encoded(x: Any) -> list[bytes]:
+    """The segments of an update on a GPU."""
+    from cepam.kernels.triton import backend
+
+    return list(backend.encode_rows(backend.measure_rows([TASK], x[None]))[0])
+
+
 def seconds_of(work: Any, repeats: int = 7) -> float:
     """The median time of a call, from a device that is idle to one that is idle again."""
     import torch
@@ -138,10 +163,26 @@ def seconds_of(work: Any, repeats: int = 7) -> float:
     return statistics.median(times[2:])
 
 
-def timed(segments: dict[str, list[bytes]], until: float) -> list[dict[str, Any]]:
-    """Decoding at several energies and sizes, and the GPU's memory beyond bytes and values."""
+def measured(work: Any, size: int, known: int) -> dict[str, float]:
+    """Seconds, speed, and the GPU's memory for each coordinate beyond what is known of it."""
     import torch
 
+    work()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    memory = (torch.cuda.max_memory_allocated() - before - known) / size
+    seconds = seconds_of(work)
+    return {"memory": memory, "seconds": seconds, "giga_coordinates_a_second": size / seconds / 1e9}
+
+
+def say(row: dict[str, Any]) -> None:
+    """Print a row of numbers."""
+    print("  ".join(f"{name} {value:,.4g}" for name, value in row.items() if not isinstance(value, str)), flush=True)
+
+
+def timed(segments: dict[str, list[bytes]], until: float) -> list[dict[str, Any]]:
+    """Decoding at several energies and sizes, and the GPU's memory beyond bytes and values."""
     from cepam.kernels.triton import backend
 
     rows = []
@@ -157,17 +198,33 @@ def timed(segments: dict[str, list[bytes]], until: float) -> list[dict[str, Any]
 
             row: dict[str, Any] = {"coordinates": size, "snr_db": decibels, "bytes": total}
             try:
-                work()
-                torch.cuda.reset_peak_memory_stats()
-                before = torch.cuda.memory_allocated()
-                work()
-                row["memory"] = (torch.cuda.max_memory_allocated() - before - 4 * size - total) / size
-                row["seconds"] = seconds_of(work)
-                row["giga_coordinates_a_second"] = size / row["seconds"] / 1e9
+                row |= measured(work, size, 4 * size + total)
             except MalformedMessage as refused:
                 row["refused"] = str(refused)
             rows.append(row)
-            print("  ".join(f"{name} {value:,.4g}" for name, value in row.items() if name != "refused"), flush=True)
+            say(row)
+    return rows
+
+
+def timed_encoding(until: float) -> list[dict[str, Any]]:
+    """Encoding at several energies and sizes, and the GPU's memory beyond the values."""
+    import torch
+
+    rows = []
+    for bits in SIZES:
+        for decibels in TIMED:
+            if time.perf_counter() > until:
+                continue
+            size = 1 << bits
+            x = torch.randn(size, device="cuda", generator=torch.Generator("cuda").manual_seed(7))
+            x *= 10.0 ** (decibels / 20)
+
+            def work(x: Any = x) -> None:
+                encoded(x)
+
+            row = {"coordinates": size, "snr_db": decibels, "bytes": sum(map(len, encoded(x)))}
+            rows.append(row | measured(work, size, 0))
+            say(rows[-1])
     return rows
 
 
@@ -186,17 +243,23 @@ def main() -> None:
     with np.load(chosen.cases) as kept:
         data, cases = kept["data"], json.loads(str(kept["cases"]))
     segments = segments_of(data, cases)
-    wrong = compare(cases, segments)
+    wrong, wrong_encoded = compare(cases, segments), compare_encoded(cases, segments)
     lasted = time.perf_counter() - begun
-    print(f"{len(cases)} cases compared, different: {wrong or 'none'}, at {lasted:.0f} s", flush=True)
+    print(f"{len(cases)} cases compared, different: {wrong + wrong_encoded or 'none'}, at {lasted:.0f} s", flush=True)
     if not SMOKE:
         import torch
 
-        rows = timed(segments, begun + chosen.seconds)
-        found = {"stamp": stamp(), "device": torch.cuda.get_device_name(), "compared": len(cases), "different": wrong}
+        speeds = {"encode": timed_encoding(begun + chosen.seconds), "decode": timed(segments, begun + chosen.seconds)}
+        known = {"compared_encoded": len(updates()), "different_encoded": wrong_encoded}
+        found = known | {
+            "stamp": stamp(),
+            "device": torch.cuda.get_device_name(),
+            "compared": len(cases),
+            "different": wrong,
+        }
         for folder in (RESULT.parent, *([Path(os.environ["OUT"])] if "OUT" in os.environ else [])):
-            (folder / RESULT.name).write_text(json.dumps(found | {"decode": rows}, indent=1, default=str) + "\n")
-    sys.exit(bool(wrong))
+            (folder / RESULT.name).write_text(json.dumps(found | speeds, indent=1, default=str) + "\n")
+    sys.exit(bool(wrong + wrong_encoded))
 
 
 if __name__ == "__main__":

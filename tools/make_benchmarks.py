@@ -221,22 +221,39 @@ def giga(found: Row, *names: str) -> str:
     return " / ".join(f"{found[name]['giga_coordinates_a_second']:.3g}" for name in names)
 
 
-def searched_on_gpu() -> list[str]:
-    """Decoding the search coder's segments on a GPU."""
-    found = result("gpu_search")
-    rows = [row for row in found["decode"] if "seconds" in row]
+def by_energy(rows: list[Row]) -> str:
+    """Billions of coordinates per second by size and energy."""
+    rows = [row for row in rows if "seconds" in row]
     energies = sorted({row["snr_db"] for row in rows})
     known = {(row["coordinates"], row["snr_db"]): row["giga_coordinates_a_second"] for row in rows}
-    return [
+    lines = [
+        [f"{size:,}", *(f"{known[size, energy]:.1f}" if (size, energy) in known else "" for energy in energies)]
+        for size in sorted({row["coordinates"] for row in rows})
+    ]
+    return table(["coordinates", *(f"{energy} dB" for energy in energies)], lines)
+
+
+def searched_on_gpu() -> list[str]:
+    """The search coder's segments on a GPU."""
+    found = result("gpu_search")
+    made = [
         "## Decode searched messages on a GPU",
         "Billions of coordinates per second, from coded segments on the host to float32 values on the GPU, without"
         f" seals. Values and refusals are the CPU's in {found['compared'] - len(found['different'])} of"
         f" {found['compared']} cases.",
         measured(found["stamp"], ""),
-        table(["coordinates", *(f"{energy} dB" for energy in energies)],
-              ([f"{size:,}", *(f"{known[size, energy]:.1f}" if (size, energy) in known else "" for energy in energies)]
-               for size in sorted({row["coordinates"] for row in rows}))),
-    ]  # fmt: skip
+        by_energy(found["decode"]),
+    ]
+    if "encode" not in found:
+        return made
+    alike = found["compared_encoded"] - len(found["different_encoded"])
+    return [
+        *made,
+        "## Encode searched messages on a GPU",
+        "From float32 values on the GPU to coded segments on the host, likewise. Segments are the CPU's in"
+        f" {alike} of {found['compared_encoded']} cases.",
+        by_energy(found["encode"]),
+    ]
 
 
 def speed() -> str:

@@ -6,6 +6,7 @@ Nothing is run: what the interpreter takes and the compiler refuses shows here.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import os
 import tempfile
@@ -23,7 +24,7 @@ import cepam
 from cepam.kernels.format import search
 from cepam.kernels.format.plan import Plan, cell_plan, layered_plan
 from cepam.kernels.triton import masks as masks_on_gpu
-from cepam.kernels.triton import search_launch, symbols
+from cepam.kernels.triton import search_encode, search_launch, symbols
 from cepam.kernels.triton.batch import Batch
 from cepam.kernels.triton.plan import device_keys, device_plan
 from cepam.kernels.triton.scalar_launch import ScalarLaunch
@@ -73,12 +74,16 @@ def launch_sums() -> None:
 
 
 def launch_segments() -> None:
-    """Segments of the search coder, decoded: searched, and what is left of them."""
+    """Segments of the search coder, in both directions: searched, and what is left of them."""
     plan, layout = layered_plan(cepam.Gaussian(0.01), cepam.Integer(1)), search.layout_of(520, 6, 3)
     searched = [bytes([layout.class_byte(False), *bytes(9)])]
     search_launch.decode_segments(plan, [KEY], [searched], 520, torch.float32, "cpu")
     whole = [bytes([search.LAYERED_ONLY]) + bytes(9)]
     search_launch.decode_segments(plan, [KEY], [whole], 520, torch.float64, "cpu")
+    for count, dtype in ((8192, torch.float32), (32, torch.float64)):  # the largest parts, and the smallest
+        quiet = search_encode.measure_updates(plan, [KEY], torch.zeros(1, count, dtype=dtype))
+        search_encode.encode_segments(quiet)
+    search_encode.encode_segments(dataclasses.replace(quiet, sums=quiet.sums + (1 << 62)))
     search_launch.FLAT = -1  # as if the blocks had rows
     search_launch.decode_segments(plan, [KEY], [whole], 520, torch.float64, "cpu")
 

@@ -24,6 +24,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     _remember_types(interpreter, monkeypatch)
     # It runs programs one after another: as few as possible.
     monkeypatch.setattr("cepam.kernels.triton.batch.FEW_LANES", 32)
+    monkeypatch.setattr("cepam.kernels.triton.search_encode.PLACES", 1024)
 
 
 def _remember_types(interpreter: Any, monkeypatch: pytest.MonkeyPatch) -> None:

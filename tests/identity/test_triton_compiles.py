@@ -18,6 +18,8 @@ KERNELS = {
     *("fill_radii", "encode_vectors", "decode_vectors", "fill_fractions", "skip_refused"),
     *("quantize_scalars", "reconstruct_scalars", "quantize_vectors", "reconstruct_vectors"),
     *("read_trees", "find_shifts", "fill_signs", "fill_values", "mark_left", "begin_left", "stage_left", "put_left"),
+    *("measure_segments", "measure_energies", "fill_draws", "fill_pads", "fill_sign_words", "race_vectors"),
+    *("race_shifts", "see_parts", "write_trees", "begin_left_encoding"),
     *("add_noise", "add_masks", "pack_top_bits", "add_packed"),
 }
 

@@ -291,7 +291,7 @@ class Gpu:
         return _GpuRows(tasks, rows, _triton().measure_rows(tasks, rows))
 
     def decode(self, tasks: Sequence[CodingTask], blocks: Sequence[Sequence[bytes]], count: int, dtype: str) -> Any:
-        if tasks[0].coder == "search" or not tasks[0].cpu_only:
+        if not tasks[0].cpu_only:
             return _triton().decode_rows(tasks, blocks, count, dtype, self.device)
         _warn_cpu(tasks[0].cpu_only)
         rows = self.cpu.decode(tasks, blocks, count, "float64" if dtype == "float64" else "float32")
@@ -320,8 +320,7 @@ class _GpuRows:
         found = self.found
         if len(places) < len(self.rows):
             found = _triton().measure_rows([self.tasks[i] for i in places], picked(self.rows, places))
-        made: list[Any] = _triton().encode_rows(found, meanwhile)
-        return made
+        return list(_triton().encode_rows(found, meanwhile))
 
 
 @cache

@@ -228,8 +228,8 @@ class CodingTask:
 
 def cpu_only(coder: Coder, search: Search, n: int) -> str | None:
     """What has no kernels on a GPU about this coder on a lattice, or None where it has them."""
-    if coder != "adaptive":
-        return "the paper's coder" if coder == "paper" else "encoding with the search coder"
+    if coder == "paper":
+        return "the paper's coder"
     if search is Search.GENERAL:
         return "a lattice from a generator of one's own"
     return f"a lattice in {n} dimensions" if n > LARGEST_ON_GPU else None

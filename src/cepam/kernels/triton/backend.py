@@ -14,6 +14,7 @@ from cepam.kernels.format.row_period import seem_flat
 from cepam.kernels.triton import symbols
 from cepam.kernels.triton.launch import CodedBlocks, Measured, compile_ahead, decode_blocks, encode_measured, measure
 from cepam.kernels.triton.plan import launching_on
+from cepam.kernels.triton.search_encode import MeasuredSegments, encode_segments, measure_updates
 from cepam.kernels.triton.search_launch import decode_segments
 
 _WIDENED = (torch.float16, torch.bfloat16)
@@ -50,14 +51,22 @@ def expect_blocks(task: CodingTask, blocks: int, device: str) -> None:
         compile_ahead(task.plan, task.per_block, blocks, device)
 
 
-def measure_rows(jobs: Sequence[CodingTask], rows: Any) -> Measured:
+def measure_rows(jobs: Sequence[CodingTask], rows: Any) -> Measured | MeasuredSegments:
     """What must be known of updates (clients, m) on a GPU before they are coded; the jobs differ in their keys only."""
+    keys = [task.key for task in jobs]
     with launching_on(rows.device):
-        return measure(jobs[0].plan, [task.key for task in jobs], rows, jobs[0].per_block)
+        if jobs[0].coder == "search":
+            return measure_updates(jobs[0].plan, keys, rows)
+        return measure(jobs[0].plan, keys, rows, jobs[0].per_block)
 
 
-def encode_rows(found: Measured, meanwhile: Callable[[], None] | None = None) -> list[JoinedBlocks]:
+def encode_rows(
+    found: Measured | MeasuredSegments, meanwhile: Callable[[], None] | None = None
+) -> Sequence[Sequence[bytes]]:
     """Each client's blocks, of updates that were measured; `meanwhile` is done while the GPU codes."""
+    if isinstance(found, MeasuredSegments):
+        with launching_on(found.x.device):
+            return encode_segments(found, meanwhile)
     with launching_on(found.batch.x.device):
         return to_host(encode_measured(found, meanwhile=meanwhile))
 

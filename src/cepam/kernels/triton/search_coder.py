@@ -1,5 +1,5 @@
-"""The search coder's decoder in Triton: the trees of a segment, the values of its parts, and what is left to the
-layered quantizer.
+"""The search coder in Triton: the trees of a segment and what is left to the layered quantizer, in both directions, and
+the values that a decoder makes of parts.
 
 A wave holds segments whose blocks have 2^log_size coordinates, in `stride` places each. `found` has two numbers for
 every part of every size, those of the smallest parts first: J and K where the part is searched, (`HALVED`, 0) where its
@@ -21,10 +21,21 @@ from cepam.kernels.triton.keystream import (
     number_eight,
     stream_words,
 )
-from cepam.kernels.triton.layers import FURTHEST, GRID, SCALE, grid_value, store_value, width_of_word
-from cepam.kernels.triton.range_coder import Stream, any_of, code_bit, start_decoder
+from cepam.kernels.triton.layers import (
+    FURTHEST,
+    GRID,
+    PER_UNIT,
+    SCALE,
+    grid_value,
+    load_value,
+    round_quotient,
+    store_value,
+    units_of,
+    width_of_word,
+)
+from cepam.kernels.triton.range_coder import Stream, any_of, code_bit, finish, start_decoder, start_encoder
 from cepam.kernels.triton.scalar_coder import NOTHING
-from cepam.kernels.triton.scalar_model import code_header, measure_margins, pack_flat
+from cepam.kernels.triton.scalar_model import code_header, log, measure_margins, pack_flat
 from cepam.kernels.triton.scalar_stage import (
     DITHER_FIELD,
     HEADER,
@@ -69,12 +80,12 @@ def number_of_stream(number, size, part, vector, kind):
 
 
 @triton.jit
-def read_number(coder, stream, odds, active, bits: tl.constexpr):
+def code_number(coder, stream, odds, value, active, bits: tl.constexpr, decoding: tl.constexpr):
     """A number from 1 on of at most so many bits: its length in unary, then the rest."""
     length, going = active.to(tl.int32) * 0, active
     while any_of(going):
         p = tl.load(odds + length, mask=going, other=EVEN)
-        coder, longer = code_bit(coder, stream, p, going, going, True)
+        coder, longer = code_bit(coder, stream, p, (value >> (length + 1)) > 0, going, decoding)
         longer = longer & going
         length = length + longer.to(tl.int32)
         going = longer & (length < bits - 1)
@@ -82,44 +93,44 @@ def read_number(coder, stream, odds, active, bits: tl.constexpr):
     going = active & (place >= 0)
     while any_of(going):
         p = tl.load(odds + bits - 1, mask=going & (place == length - 1), other=EVEN)
-        coder, bit = code_bit(coder, stream, p, going, going, True)
+        bit = ((value >> tl.maximum(place, 0)) & 1) == 1
+        coder, bit = code_bit(coder, stream, p, bit, going, decoding)
         told = tl.where(going, 2 * told + bit.to(tl.int32), told)
         place = place - 1
         going = going & (place >= 0)
     return coder, told
 
 
-@triton.jit(do_not_specialize=["many", "stride", "log_size"], do_not_specialize_on_alignment=["data"])
-def read_trees(data, segments, found, odds, many, stride, log_size, lanes: tl.constexpr):
-    """Fills `found` with the trees of segments, a lane each; any bytes give some trees."""
-    segment = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    live = segment < many
+@triton.jit
+def code_trees(coder, stream, segment, live, segments, found, odds, many, stride, log_size, decoding: tl.constexpr):
+    """The coder behind the trees of segments, a lane each; a decoder fills them into `found`."""
     row = segments + segment * ROW
     blocks = tl.load(row + BLOCKS, mask=live, other=0).to(tl.int32)
     energy = tl.load(row + CLASS, mask=live, other=0).to(tl.int32)
-    start = tl.load(row + START, mask=live, other=0)
-    stream = Stream(data + start, tl.load(row + LENGTH, mask=live, other=0).to(tl.int32))
-    coder = start_decoder(stream, live)
     size, part, none = segment * 0 + log_size, segment * 0, segment * 0
     going, block = live & (blocks > 0), segment * 0
     while any_of(going):
         at = found + 2 * entry_of(segment.to(tl.int64), part, size, many, stride)
         own = odds + tl.maximum(energy - 2 * (log_size - size), 0) * CONTEXTS
         p = tl.load(own + CONTEXT_SPLIT, mask=going, other=EVEN)
-        coder, searched = code_bit(coder, stream, p, going, going, True)
-        searched = searched & going
         j, k = none, none
+        if not decoding:
+            j, k = tl.load(at, mask=going, other=0), tl.load(at + 1, mask=going, other=0)
+        kind = j
+        coder, searched = code_bit(coder, stream, p, j > 0, going, decoding)
+        searched = searched & going
         if any_of(searched):
-            coder, j = read_number(coder, stream, own + CONTEXT_VECTOR, searched, VECTOR_BITS)
-            coder, k = read_number(coder, stream, own + CONTEXT_PROPOSAL, searched, PROPOSAL_BITS)
+            coder, j = code_number(coder, stream, own + CONTEXT_VECTOR, j, searched, VECTOR_BITS, decoding)
+            coder, k = code_number(coder, stream, own + CONTEXT_PROPOSAL, k, searched, PROPOSAL_BITS, decoding)
         asked = going & (searched == 0) & (size > SMALLEST)
         halved = asked
         if any_of(asked):
             p = tl.load(own + CONTEXT_LAYERED, mask=asked, other=EVEN)
-            coder, layered = code_bit(coder, stream, p, asked, asked, True)
+            coder, layered = code_bit(coder, stream, p, kind == 0, asked, decoding)
             halved = asked & (layered == 0)
-        tl.store(at, tl.where(searched, j, tl.where(halved, HALVED, 0)), mask=going)
-        tl.store(at + 1, tl.where(searched, k, 0), mask=going)
+        if decoding:
+            tl.store(at, tl.where(searched, j, tl.where(halved, HALVED, 0)), mask=going)
+            tl.store(at + 1, tl.where(searched, k, 0), mask=going)
         ended = going & (halved == 0)
         size, part = size - halved.to(tl.int32), tl.where(halved, 2 * part, part)
         rising = ended & (size < log_size) & ((part & 1) == 1)
@@ -129,6 +140,29 @@ def read_trees(data, segments, found, odds, many, stride, log_size, lanes: tl.co
         block = block + (ended & (size == log_size)).to(tl.int32)
         part = part + ended.to(tl.int32)
         going = going & (block < blocks)
+    return coder
+
+
+@triton.jit(do_not_specialize=["many", "stride", "log_size"], do_not_specialize_on_alignment=["data"])
+def read_trees(data, segments, found, odds, many, stride, log_size, lanes: tl.constexpr):
+    """Fills `found` with the trees of segments, a lane each; any bytes give some trees."""
+    segment = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    live, row = segment < many, segments + segment * ROW
+    start = tl.load(row + START, mask=live, other=0)
+    stream = Stream(data + start, tl.load(row + LENGTH, mask=live, other=0).to(tl.int32))
+    coder = start_decoder(stream, live)
+    code_trees(coder, stream, segment, live, segments, found, odds, many, stride, log_size, True)
+
+
+@triton.jit(do_not_specialize=["room", "many", "stride", "log_size"])
+def write_trees(slots, lengths, segments, found, odds, room, many, stride, log_size, lanes: tl.constexpr):
+    """Writes the trees of segments, a lane each, to slots of `room` words, and the bytes of each to `lengths`."""
+    segment = tl.program_id(0) * lanes + tl.arange(0, lanes)
+    live = segment < many
+    stream = Stream(slots + segment.to(tl.int64) * room, segment * 0 + room)
+    coder = start_encoder(segment * 0)
+    coder = code_trees(coder, stream, segment, live, segments, found, odds, many, stride, log_size, False)
+    tl.store(lengths + segment, finish(coder, stream, live), mask=live)
 
 
 @triton.jit
@@ -158,6 +192,14 @@ def pick_word(words, which):
     return found
 
 
+@triton.jit
+def proposed_shift(key, stream, proposal, size):
+    """The shift that each lane's proposal is, counted from 0, of a stream of them."""
+    words = stream_words(key, stream, (proposal >> 5).to(tl.int64), ROUNDS)
+    word = pick_word(words, (proposal >> 2) & 7) >> (16 * (proposal & 3)).to(tl.uint64)
+    return word.to(tl.int32) & ((1 << size) - 1)
+
+
 @triton.jit(do_not_specialize=["total", "many", "stride", "log_size", "size"])
 def find_shifts(segments, found, keys, total, many, stride, log_size, size, lanes: tl.constexpr):
     """Puts the shift that K stands for in the place of K, for all parts of 2^size coordinates."""
@@ -170,9 +212,7 @@ def find_shifts(segments, found, keys, total, many, stride, log_size, size, lane
     proposal = tl.load(at + 1, mask=searched, other=1) - 1
     client, number = tl.load(segments + segment * ROW + CLIENT), tl.load(segments + segment * ROW + NUMBER)
     stream = number_of_stream(number, size, tl.where(searched, part, 0), 0, PROPOSALS)
-    words = stream_words(load_key(keys, client), stream, (proposal >> 5).to(tl.int64), ROUNDS)
-    word = pick_word(words, (proposal >> 2) & 7) >> (16 * (proposal & 3)).to(tl.uint64)
-    tl.store(at + 1, word.to(tl.int32) & ((1 << size) - 1), mask=searched)
+    tl.store(at + 1, proposed_shift(load_key(keys, client), stream, proposal, size), mask=searched)
 
 
 @triton.jit
@@ -255,18 +295,53 @@ def begin_left(data, segments, sizes, state, flags, lanes: tl.constexpr):
     begin_block(state_of(state, own, lanes), coder, header, (start * 0, size), (start, room), lanes)
 
 
-@triton.jit(do_not_specialize=["first", "rows", "width"])
-def stage_left(stage, state, segments, coordinates, width, draws, first, rows, flat: tl.constexpr, tile: tl.constexpr):
-    """Stages what is left of each segment, a program for so many coordinates, for a decoder of one lane."""
+@triton.jit
+def listed_from(coordinates, row, width, at, inside):
+    """Of a segment's coordinates that are left, those at these places of their list."""
+    start = tl.load(row + LIST)
+    listed = tl.load(coordinates + start + at, mask=inside & (start >= 0), other=0)
+    return tl.where(start >= 0, listed % width, at.to(tl.int64))
+
+
+@triton.jit
+def units_at(x, double, count, row, coordinate, per_unit, inside):
+    """Of an update, coordinates of one segment in units."""
+    begin = tl.load(row + CLIENT) * count + tl.load(row + NUMBER) * SEGMENT
+    return units_of(load_value(x, double, tl.where(inside, begin + coordinate, 0), inside), per_unit)
+
+
+@triton.jit(do_not_specialize=["double", "count", "width", "room"], do_not_specialize_on_alignment=["x"])
+def begin_left_encoding(x, double, count, segments, sizes, coordinates, width, numbers, slots, state, room,
+                        chunk: tl.constexpr):  # fmt: skip
+    """The first state of encoders of what is left, a program for each segment, their headers written."""
+    mine, own = tl.program_id(0), tl.arange(0, 1)
+    row, size, per_unit = segments + mine * ROW, tl.load(sizes + mine), tl.load(numbers + PER_UNIT)
+    total, begin = tl.zeros((chunk,), tl.int64), 0
+    while begin < size:
+        at = begin + tl.arange(0, chunk)
+        listed = listed_from(coordinates, row, width, at, at < size)
+        units = units_at(x, double, count, row, listed, per_unit, at < size)
+        total += tl.minimum(tl.abs(units), 1 << 48)
+        begin += chunk
+    scale = (log(tl.sum(total, 0) // size) + 64) >> 7
+    header = own + (tl.minimum(tl.maximum(scale, 1), NOTHING - 1) << 11)
+    start, size = mine.to(tl.int64) * room + own, size + own
+    stream = Stream(slots + start, own + room)
+    coder, _ = code_header(start_encoder(own), stream, header, size > 0, 18, False)
+    begin_block(state_of(state, own, 1), coder, header, (start * 0, size), (start, own + room), 1)
+
+
+@triton.jit(do_not_specialize=["double", "count", "first", "rows", "width"], do_not_specialize_on_alignment=["x"])
+def stage_left(x, double, count, stage, state, segments, coordinates, width, draws, first, rows, flat: tl.constexpr,
+               decoding: tl.constexpr, tile: tl.constexpr):  # fmt: skip
+    """Stages what is left of each segment, a program for so many coordinates, for a coder of one lane."""
     row, field = segments + tl.program_id(0) * ROW, rows.to(tl.int64)
     state = state_of(state, 0, 1)
     at = tl.program_id(1) * tile + tl.arange(0, tile)
     inside = (at < rows) & (first + at < tl.load(state + SIZE))
-    client, number, start = tl.load(row + CLIENT), tl.load(row + NUMBER), tl.load(row + LIST)
-    listed = tl.load(coordinates + start + first + at, mask=inside & (start >= 0), other=0)
-    listed = tl.where(start >= 0, listed % width, (first + at).to(tl.int64))
-    coordinate = number * SEGMENT + tl.where(inside, listed, 0)
-    key, which = load_key(draws.keys, client), (coordinate & 7).to(tl.int32)
+    listed = tl.where(inside, listed_from(coordinates, row, width, first + at, inside), 0)
+    coordinate = tl.load(row + NUMBER) * SEGMENT + listed
+    key, which = load_key(draws.keys, tl.load(row + CLIENT)), (coordinate & 7).to(tl.int32)
     latent = tl.full((), LATENT_STREAM, tl.int64)
     word = pick_word(stream_words(key, latent, coordinate >> 3, ROUNDS), which)
     b = width_of_word(word, draws.table, tl.load(draws.numbers + SCALE))
@@ -275,10 +350,16 @@ def stage_left(stage, state, segments, coordinates, width, draws, first, rows, f
     margins = measure_margins(b, d)
     if flat:
         margins = pack_flat(margins, load_state(state, HEADER, 1) >> 11)
-    stage += tl.program_id(0).to(tl.int64) * fields_of(True, flat) * field + at
+    fields: tl.constexpr = fields_of(decoding, flat)
+    stage += tl.program_id(0).to(tl.int64) * fields * field + at
     tl.store(stage + MARGINS * field, margins, mask=at < rows)
-    tl.store(stage + WIDTH * field, b, mask=at < rows)
-    tl.store(stage + DITHER_FIELD * field, d, mask=at < rows)
+    if decoding:
+        tl.store(stage + WIDTH * field, b, mask=at < rows)
+        tl.store(stage + DITHER_FIELD * field, d, mask=at < rows)
+    else:
+        units = units_at(x, double, count, row, listed, tl.load(draws.numbers + PER_UNIT), inside)
+        k = round_quotient(units - d, b) + (d > (b >> 1)).to(tl.int64)
+        tl.store(stage + (fields - 1) * field, k, mask=at < rows)
 
 
 @triton.jit(do_not_specialize=["double", "count", "first", "rows", "width"], do_not_specialize_on_alignment=["x"])
@@ -288,9 +369,7 @@ def put_left(x, double, count, stage, state, segments, coordinates, width, numbe
     row, field = segments + tl.program_id(0) * ROW, rows.to(tl.int64)
     at = tl.program_id(1) * tile + tl.arange(0, tile)
     inside = (at < rows) & (first + at < tl.load(state_of(state, 0, 1) + SIZE))
-    start = tl.load(row + LIST)
-    listed = tl.load(coordinates + start + first + at, mask=inside & (start >= 0), other=0)
-    listed = tl.where(start >= 0, listed % width, (first + at).to(tl.int64))
+    listed = listed_from(coordinates, row, width, first + at, inside)
     stage += tl.program_id(0).to(tl.int64) * fields_of(True, False) * field + at
     k = tl.load(stage + MARGINS * field, mask=inside, other=0)
     b = tl.load(stage + WIDTH * field, mask=inside, other=1)

@@ -38,25 +38,25 @@ from cepam.kernels.triton.search_coder import (
 look_at((read_trees, find_shifts, fill_signs, fill_values, mark_left, begin_left, stage_left, put_left))
 _BYTES_A_PLACE = 10
 """Working memory of a wave for each place of its segments: parts, marks, and the list of what is left."""
-_LEAST_MEMORY = 1 << 30
-_LONGEST = 4096
+LEAST_MEMORY = 1 << 30
+LONGEST = 4096
 _FIELDS = 3
-_UNFUSED = {"enable_fp_fusion": False}
-_ONE = {"num_warps": 1} | _UNFUSED
+UNFUSED = {"enable_fp_fusion": False}
+ONE = {"num_warps": 1} | UNFUSED
 
 
 @dataclass(frozen=True)
-class _Segment:
-    """A segment of a client: its number, coordinates and layout (None: all are the layered quantizer's), and (begin,
-    bytes) of both streams in the data of all segments."""
+class Segment:
+    """A segment of a client: its number, coordinates and layout (None: all are the layered quantizer's), and of one
+    that is decoded (begin, bytes) of both streams in the data of all segments."""
 
     client: int
     number: int
     count: int
     layout: f.Layout | None
-    layered: bool
-    trees: tuple[int, int]
-    rest: tuple[int, int]
+    layered: bool = False
+    trees: tuple[int, int] = (0, 0)
+    rest: tuple[int, int] = (0, 0)
 
     def row(self, stream: tuple[int, int], begin: int) -> list[int]:
         """What kernels read of it (`search_coder.ROW`)."""
@@ -78,9 +78,9 @@ def decode_segments(
     segments = _read(data, lengths, count)
     shared = [f.search_keys(key)[0] for key in keys]
     decoder = _Decoder(
-        device_plan(plan, device), device_keys(keys, device), device_keys(shared, device), out, _put(data, device)
+        device_plan(plan, device), device_keys(keys, device), device_keys(shared, device), out, put_on(data, device)
     )
-    memory = max(BYTES_A_COORDINATE * out.numel(), _LEAST_MEMORY)
+    memory = max(BYTES_A_COORDINATE * out.numel(), LEAST_MEMORY)
     for log_size in sorted({each.layout.log_size for each in segments if each.layout}):
         some = [each for each in segments if each.layout and each.layout.log_size == log_size]
         stride = max(each.layout.places for each in some if each.layout)
@@ -96,7 +96,7 @@ def decode_segments(
     return out
 
 
-def _read(data: Any, lengths: Any, count: int) -> list[_Segment]:
+def _read(data: Any, lengths: Any, count: int) -> list[Segment]:
     found, ends, many = [], np.cumsum(lengths), -(-count // f.SEGMENT)
     for place, (end, length) in enumerate(zip(ends.tolist(), lengths.tolist())):
         client, number = divmod(place, many)
@@ -105,25 +105,28 @@ def _read(data: Any, lengths: Any, count: int) -> list[_Segment]:
             raise MalformedMessage("a segment has no class")
         read = f.read_class(int(data[begin]), size)
         if read is None:
-            found.append(_Segment(client, number, size, None, True, (0, 0), (begin + 1, length - 1)))
+            found.append(Segment(client, number, size, None, True, (0, 0), (begin + 1, length - 1)))
             continue
         stream, rest = f.split_segment(data[begin:end].tobytes(), read[1])
         last = end - len(rest)
         trees = (last - len(stream), len(stream))
-        found.append(_Segment(client, number, size, read[0], read[1], trees, (last, len(rest))))
+        found.append(Segment(client, number, size, read[0], read[1], trees, (last, len(rest))))
     return found
 
 
-def _put(values: Any, device: str) -> Any:
+def put_on(values: Any, device: str) -> Any:
+    """An array on a device."""
     return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
 
 @cache
-def _odds(device: str) -> Any:
-    return _put(f.load_odds().astype(np.int32).reshape(-1), device)
+def odds_on(device: str) -> Any:
+    """The chances of all energy classes and contexts on a device."""
+    return put_on(f.load_odds().astype(np.int32).reshape(-1), device)
 
 
-def _grid(count: int, each: int) -> tuple[int]:
+def grid_of(count: int, each: int) -> tuple[int]:
+    """As many programs as so many lanes of `each` need."""
     return (-(-count // each),)
 
 
@@ -138,30 +141,30 @@ class _Decoder:
         self.nothing = torch.zeros(1, dtype=torch.int64, device=self.device)
 
     def _table(self, rows: list[list[int]]) -> Any:
-        return _put(np.array(rows, dtype=np.int64), self.device)
+        return put_on(np.array(rows, dtype=np.int64), self.device)
 
-    def decode(self, segments: list[_Segment], log_size: int, stride: int) -> None:
+    def decode(self, segments: list[Segment], log_size: int, stride: int) -> None:
         """Fills in the values of segments with blocks of 2^log_size coordinates."""
         many = len(segments)
         table = self._table([each.row(each.trees, 0) for each in segments])
         entries = many * ((stride >> 4) - (stride >> log_size))
         found = torch.zeros(2 * entries, dtype=torch.int32, device=self.device)
         read_trees[(many,)](
-            self.data, table, found, _odds(self.device), many, stride, log_size, lanes=1, **_ONE
+            self.data, table, found, odds_on(self.device), many, stride, log_size, lanes=1, **ONE
         )  # fmt: skip
         for size in range(f.SMALLEST, log_size + 1):
             total = many * (stride >> size)
-            find_shifts[_grid(total, TILE)](
-                table, found, self.shared, total, many, stride, log_size, size, lanes=TILE, **_UNFUSED
+            find_shifts[grid_of(total, TILE)](
+                table, found, self.shared, total, many, stride, log_size, size, lanes=TILE, **UNFUSED
             )  # fmt: skip
         groups = many * (stride >> 3)
         signs = torch.empty(groups, dtype=torch.uint8, device=self.device)
-        fill_signs[_grid(groups, TILE)](
-            signs, table, found, self.shared, groups, many, stride, log_size, lanes=TILE, **_UNFUSED
+        fill_signs[grid_of(groups, TILE)](
+            signs, table, found, self.shared, groups, many, stride, log_size, lanes=TILE, **UNFUSED
         )
-        fill_values[_grid(groups, TILE)](
+        fill_values[grid_of(groups, TILE)](
             self.words, self.double, self.count, signs, table, found, self.on.draws(self.shared), groups, many, stride,
-            log_size, lanes=TILE, **_UNFUSED,
+            log_size, lanes=TILE, **UNFUSED,
         )  # fmt: skip
         left = torch.zeros((many, stride), dtype=torch.uint8, device=self.device)
         tile = 8 * TILE
@@ -179,7 +182,7 @@ class _Decoder:
             )
 
     def decode_left(
-        self, segments: list[_Segment], sizes: list[int], starts: list[int], coordinates: Any, width: int
+        self, segments: list[Segment], sizes: list[int], starts: list[int], coordinates: Any, width: int
     ) -> None:
         """Fills in the layered coordinates of segments: `coordinates` lists them, each with `width` times its segment's
         place added, from `starts` on; -1 stands for all."""
@@ -189,22 +192,23 @@ class _Decoder:
         state = torch.empty(many * STATE, dtype=torch.int64, device=device)
         self.flags[1] = 0
         begin_left[(many,)](
-            self.data, table, _put(np.array(sizes, dtype=np.int32), device), state, self.flags, lanes=1, **_ONE
+            self.data, table, put_on(np.array(sizes, dtype=np.int32), device), state, self.flags, lanes=1, **ONE
         )
         columns = int(self.flags[1])
         flat, draws = columns == FLAT, self.on.draws(self.keys)
         chosen = few if flat else prior
         odds = chosen.repeat(many, 1)
         column = torch.empty(many * max(columns, 1), dtype=torch.int16, device=device)
-        spare = _LEAST_MEMORY // (8 * _FIELDS * many) // 64 * 64
-        rows = min(max(spare, TILE), _LONGEST, -(-longest // 8) * 8)
+        spare = LEAST_MEMORY // (8 * _FIELDS * many) // 64 * 64
+        rows = min(max(spare, TILE), LONGEST, -(-longest // 8) * 8)
         stage = torch.empty(many * rows * _FIELDS + 2, dtype=torch.int64, device=device)
         for first in range(0, longest, rows):
             tiles = (many, -(-rows // TILE))
             stage_left[tiles](
-                stage, state, table, coordinates, width, draws, first, rows, flat=flat, tile=TILE, **_UNFUSED
-            )
-            options = {"lanes": 1, "decoding": True} | _ONE
+                self.words, self.double, self.count, stage, state, table, coordinates, width, draws, first, rows,
+                flat=flat, decoding=True, tile=TILE, **UNFUSED,
+            )  # fmt: skip
+            options = {"lanes": 1, "decoding": True} | ONE
             if flat:
                 walk_flat[(many,)](self.data, stage, state, odds, first, rows, **options)
             else:
@@ -212,5 +216,5 @@ class _Decoder:
                 walk_lanes[(many,)](self.data, stage, state, memory, columns, first, rows, **options)
             put_left[tiles](
                 self.words, self.double, self.count, stage, state, table, coordinates, width, self.on.numbers,
-                self.flags, first, rows, tile=TILE, **_UNFUSED,
+                self.flags, first, rows, tile=TILE, **UNFUSED,
             )  # fmt: skip
