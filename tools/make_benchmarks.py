@@ -1077,11 +1077,13 @@ def results_table() -> str:
     rows = [["`private`: MNIST", f"record, {PRIVATE['privacy.epsilon']}", f"{percent(accuracies(ours))} %",
              f"{percent(accuracies(plain))} %", moved(ours), moved(plain), coder_of(ours)]]  # fmt: skip
     stored = kept_tasks(RESULTS)
-    for task in ("hospitals", "chitchat-prompts", "shakespeare", "cifar10"):
+    base = score("chitchat-lora", of_task(stored, "chitchat-lora", "base model"))
+    told = {"hospitals": ", AUC", "cifar10": ", frozen public features",
+            "chitchat-lora": f", perplexity (SmolLM2 alone {base}, one seed)"}  # fmt: skip
+    for task in ("hospitals", "chitchat-prompts", "chitchat-lora", "shakespeare", "cifar10"):
         mine, floats = of_task(stored, task, "cepam"), of_task(stored, task, "float32")
         assert mine is not None
-        unit = promise(mine).rpartition(",")[0]
-        judged = f"`{task}`" + {"hospitals": ", AUC", "cifar10": ", frozen public features"}.get(task, "")
+        unit, judged = promise(mine).rpartition(",")[0], f"`{task}`{told.get(task, '')}"
         rows.append([judged, unit, score(task, mine), score(task, floats), traffic(mine), traffic(floats), coder(mine)])
     low = quiet()
     head = ["Preset", "Protects, epsilon", "cepam", "float32 DP", "Bytes up / down", "float32, up / down", "Coder"]

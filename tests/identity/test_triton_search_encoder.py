@@ -47,6 +47,8 @@ KINDS = ("loud", "many spikes")
 @pytest.fixture(autouse=True)
 def tensors_are_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "on_gpu", torch.is_tensor)
+    monkeypatch.setattr(dispatch, "LEAST_SEARCHED_ON_GPU", 0)
+    monkeypatch.setattr(dispatch, "searches_alike", lambda device: True)
 
 
 @triton.jit
@@ -176,3 +178,19 @@ def test_two_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     made = backend.encode_rows(found, lambda: done.append(1))
     assert done == [0, 1]
     assert list(made[0]) == reference.encode_span(task, (x / task.plan.unit).astype(np.int64), 0)
+
+
+TRY = dispatch.searches_alike.__wrapped__
+
+
+def test_a_device_that_searches_otherwise_leaves_it_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_TRIALS", ((300, 0.2),))
+    assert TRY("cpu")
+    plain = backend.encode_rows
+    monkeypatch.setattr(backend, "encode_rows", lambda found: [[b"other"] for _ in plain(found)])
+    with pytest.warns(UserWarning, match="the CPU searches: its bytes differ"):
+        assert not TRY("cpu")
+    monkeypatch.setattr(dispatch, "searches_alike", TRY)
+    x = np.random.default_rng(7).normal(0.0, 0.1 * SIGMA, 600).astype(np.float32)
+    with pytest.warns(UserWarning, match="the CPU searches"):
+        assert encode_each(CODEC, torch.from_numpy(x)[None], [AT]) == [CODEC.encode(x, AT)]

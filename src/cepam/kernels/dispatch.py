@@ -28,8 +28,11 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
+from cepam.distributions.laws import Gaussian
 from cepam.kernels.format.broadcast_contexts import BroadcastLoop
-from cepam.kernels.format.plan import Backend, CodingTask, Values
+from cepam.kernels.format.plan import Backend, CodingTask, Values, layered_plan
+from cepam.kernels.format.search import SEGMENT
+from cepam.lattices.lattice import Integer
 
 BackendName = Literal["auto", "numba", "numpy"]
 BACKENDS = get_args(BackendName)
@@ -50,6 +53,10 @@ _LEAST_SECONDS = 4.0
 """What NumPy codes faster than this does not wait, however long kernels have been compiling, until patience ends."""
 RUN, RUNS = 4096, 16
 """Of the sample that chooses a coder: coordinates of a run, and how many runs."""
+LEAST_SEARCHED_ON_GPU = 1 << 22
+"""Coordinates of a batch from which a GPU searches: its kernels compile for minutes, once per machine."""
+_TRIALS = (8192, 0.03), (2048, 0.1), (1024, 0.2)
+"""Coordinates, and their size over the noise, of the updates that a GPU's searches are tried on."""
 _SILENT_SECONDS = 5.0
 """How long a call may compile before the log says so."""
 
@@ -288,6 +295,9 @@ class Gpu:
         if tasks[0].cpu_only:
             _warn_cpu(tasks[0].cpu_only)
             return self.cpu.measure(tasks, rows.cpu().numpy())
+        small = tasks[0].coder == "search" and rows.numel() < LEAST_SEARCHED_ON_GPU
+        if small or (tasks[0].coder == "search" and not searches_alike(self.device)):
+            return self.cpu.measure(tasks, rows.cpu().numpy())
         return _GpuRows(tasks, rows, _triton().measure_rows(tasks, rows))
 
     def decode(self, tasks: Sequence[CodingTask], blocks: Sequence[Sequence[bytes]], count: int, dtype: str) -> Any:
@@ -321,6 +331,27 @@ class _GpuRows:
         if len(places) < len(self.rows):
             found = _triton().measure_rows([self.tasks[i] for i in places], picked(self.rows, places))
         return list(_triton().encode_rows(found, meanwhile))
+
+
+@cache
+def searches_alike(device: str) -> bool:
+    """Whether this device encodes small updates with the search coder to the reference's bytes; tried once per process.
+
+    The encoder's kernels ran in Triton's interpreter and were compiled for GPUs, but have not run on one. Where they
+    fail or differ, a warning says so and the CPU encodes.
+    """
+    plan, draw = layered_plan(Gaussian(1.0), Integer(1)), np.random.default_rng(36)
+    task = CodingTask(plan, "search", bytes(32), SEGMENT)
+    try:
+        for size, level in _TRIALS:
+            x = draw.normal(0.0, level, size).astype(np.float32)
+            found = _triton().measure_rows([task], _triton().put(x, "float32", device)[None])
+            if [list(each) for each in _triton().encode_rows(found)] != [encode_spans("numpy", 1, task, x)]:
+                raise RuntimeError("its bytes differ from the reference's")
+    except Exception as problem:  # a compiler's, a driver's or memory's: the CPU can do without
+        warnings.warn(f"searching on {device} failed, so the CPU searches: {problem}", stacklevel=4)
+        return False
+    return True
 
 
 @cache
