@@ -350,3 +350,6 @@ def test_other_norms_and_losses_are_refused() -> None:
         PerExampleGradients(model, "cross-entropy", cepam.L2(1.0))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"expected_batch_size must lie in \(0, 12\]"):
         PerExampleGradients(model, F.cross_entropy, cepam.L2(1.0)).gradient(records(), 13)
+    arrays = tuple(each.numpy() for each in records())
+    with pytest.raises(ValueError, match="got NumPy arrays"):
+        PerExampleGradients(model, F.cross_entropy, cepam.L2(1.0)).gradient(arrays, 4)

@@ -17,18 +17,13 @@ AT = cepam.Address(bytes(range(32)), round=3, client=1)
 def test_reconstruction_costs_the_same_for_every_h(lattice: cepam.Lattice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts keystream blocks and words, not seconds."""
     drawn: list[int] = []
-    one, several = reference.stream_words, reference.words_of_streams
+    plain = reference.stream_words
 
     def counted(key: bytes, stream: int, index: np.ndarray) -> np.ndarray:
         drawn.append(index.size)
-        return one(key, stream, index)
-
-    def counted_all(key: bytes, streams: list[int], index: np.ndarray) -> np.ndarray:
-        drawn.append(index.size * len(streams))
-        return several(key, streams, index)
+        return plain(key, stream, index)
 
     monkeypatch.setattr(reference, "stream_words", counted)
-    monkeypatch.setattr(reference, "words_of_streams", counted_all)
     plan = cepam.LRSUQ(cepam.Gaussian(1.0), lattice).plan
     m = np.zeros((50, lattice.dimension), dtype=np.int64)
     costs = []

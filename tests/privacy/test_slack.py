@@ -30,6 +30,7 @@ from cepam.privacy import (
     slack,
 )
 from cepam.privacy.composition.accountant import affordable
+from cepam.privacy.mechanisms import mechanism as mechanisms
 from cepam.privacy.mechanisms.dominating_pairs import GaussianShift
 from cepam.privacy.numerics.slack import _LEAST_ANSWER, TABLE, blurred_error, score_roundings, word_miss
 
@@ -336,3 +337,12 @@ def test_the_rounding_of_an_unknown_law_is_refused() -> None:
     assert 0.0 < word_miss(Gaussian(1.0), 1) < word_miss(Laplace(1.0), 1)
     with pytest.raises(ValueError, match="UniformBall"):
         word_miss(UniformBall(1.0), 1)
+
+
+@pytest.mark.parametrize("clip", [L1(1.0), L2(1.0)])
+def test_a_law_that_is_only_listed_has_no_epsilon(clip: L1 | L2, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mechanisms, "PRIVATE_LAWS", {"uniform-ball": UniformBall, "gaussian": Gaussian})
+    listed = Mechanism.uniform(3, UniformBall(4.0), clip, Sampling("all"), 10)
+    with pytest.raises(ValueError, match="no shift is known"):
+        epsilon(listed, 1e-5)
+    assert 0.0 < epsilon(Mechanism.uniform(3, Gaussian(4.0), L2(1.0), Sampling("all"), 10), 1e-5) < 10.0

@@ -214,20 +214,6 @@ def test_pages_say_what_was_measured() -> None:
     shown = make_benchmarks.pages()["tasks.md"]
     assert len(figures) > 5
     assert [each for each in figures if each not in shown] == []
-    names, shares = ("search", "layered Z1"), {}
-    for row in make_benchmarks.result("search")["gaussian updates, bits"]:
-        shares[row["snr_db"]] = [(row[name] - make_benchmarks.OVERHEAD) / row["limit"] for name in names]
-    text = " ".join((DOCS / "search.md").read_text(encoding="utf-8").split())
-    pairs = re.findall(r"([\d.]+) times[^.,;]*? at (-\d+) dB", text)
-    assert len(pairs) > 2
-    for figure, place in pairs:
-        searched, layered = shares[float(place)]
-        assert float(figure) == pytest.approx(layered / searched, rel=0.03)
-    between = [share for place, share in shares.items() if -31.0 <= place <= -9.0]
-    told = re.findall(r"(\d+) to (\d+) times I\b", text)
-    assert len(told) == 2
-    for (least, most), each in zip(told, zip(*between, strict=True), strict=True):
-        assert (float(least), float(most)) == pytest.approx((min(each), max(each)), rel=0.1)
     ours, plain = make_benchmarks.runs_of(make_benchmarks.PRIVATE), make_benchmarks.float_runs()
     total = [sum(make_benchmarks.average(runs, way) for way in ("bytes_up", "bytes_down")) for runs in (plain, ours)]
     assert f"{total[0] / total[1]:,.0f} times fewer bytes" in (DOCS / "index.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ Record what was released (`Mechanism`, or a `Accountant` of several), then ask:
     privacy.epsilon(mechanism, delta=1e-5)  # 2.0517: over all 80 rounds, replace-one
     privacy.calibrate(mechanism, epsilon=1.0, delta=1e-5).clients[0].law  # Gaussian(sigma=0.30367)
 
-Trust model, here and everywhere below: the server is trusted and holds the keys. The guarantee is for one
+Trust model, unless a class says otherwise: the server is trusted and holds the keys. The guarantee is for one
 record of one client (or one whole client, `unit`), in what the server publishes, against outsiders and the other
 clients. Against the server or any other key holder there is none. docs/accounting.md is the
 introduction; docs/proofs has the proofs.

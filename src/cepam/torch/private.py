@@ -88,7 +88,8 @@ class PerExampleGradients:
             A tensor in float32 for each parameter that trains. Zeros where no record was drawn.
 
         Raises:
-            ValueError: The probability is above 1, or the model cannot be run one example at a time.
+            ValueError: The probability is above 1, the records are NumPy arrays, or the model cannot be run one example
+                at a time.
         """
         items = _items(dataset)
         held = len(items) if records is None else records
@@ -166,6 +167,8 @@ def _drawn(records: int, sampling_rate: float) -> list[int]:
 
 def _items(dataset: Any) -> Any:
     """The records by number."""
+    if isinstance(dataset, tuple) and any(isinstance(each, np.ndarray) for each in dataset):
+        raise ValueError("inputs and targets must be tensors, got NumPy arrays: torch.from_numpy(x).float() makes one")
     pair = isinstance(dataset, tuple | list) and len(dataset) == 2 and all(isinstance(x, Tensor) for x in dataset)
     return TensorDataset(*dataset) if pair else dataset
 

@@ -183,14 +183,21 @@ def scale_of_radius(plan: Plan, radius: Floats) -> Ints:
 
 def dither(plan: Plan, key: bytes, trial: int, ids: Ints, b: Ints) -> Ints:
     """Dithers (N, n), uniform over the cosets of the scaled lattice in Z^n (Paper: V_i)."""
-    return dithers(plan, key, range(trial, trial + 1), ids, b)
+    return _dither_of(plan, stream_words(key, dither_stream(trial), _words_of(plan, ids)), b)
 
 
 def dithers(plan: Plan, key: bytes, trials: range, ids: Ints, b: Ints) -> Ints:
     """The dithers of several trials of the same sub-vectors, one trial after the other: (trials * N, n)."""
-    index = ids[:, None] * plan.words + np.arange(plan.words)
-    words = words_of_streams(key, [dither_stream(trial) for trial in trials], index).reshape(-1, plan.words)
-    b = np.tile(b, len(trials))
+    words = words_of_streams(key, [dither_stream(trial) for trial in trials], _words_of(plan, ids))
+    return _dither_of(plan, words.reshape(-1, plan.words), np.tile(b, len(trials)))
+
+
+def _words_of(plan: Plan, ids: Ints) -> Ints:
+    """Where the words of these sub-vectors' dithers are in a stream."""
+    return ids[:, None] * plan.words + np.arange(plan.words)
+
+
+def _dither_of(plan: Plan, words: Words, b: Ints) -> Ints:
     if plan.search is not Search.GENERAL:
         sides = b[:, None] * plan.box
         return multiply_high(words, sides.astype(np.uint64)).astype(np.int64)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cepam.distributions.laws import Gaussian, Laplace
 from cepam.privacy.composition.accountant import Accountant
 from cepam.privacy.matrix.mechanism import MatrixMechanism
 from cepam.privacy.mechanisms.laplace import zcdp_rho
@@ -94,6 +95,7 @@ def _event(mechanism: Mechanism, client: int) -> Any:
     if mechanism.l2_clipped_laplace:
         return dp_event.ZCDpEvent(zcdp_rho(mechanism.over(1), client))
     charge: SubsampledMechanism = mechanism.charge(client)
-    noise = dp_event.GaussianDpEvent if mechanism.law_is_gaussian else dp_event.LaplaceDpEvent
+    events = {Gaussian: dp_event.GaussianDpEvent, Laplace: dp_event.LaplaceDpEvent}
+    noise = events[type(mechanism.clients[client].law)]
     event = noise(1.0 / charge.shift.size)
     return event if charge.sampling_rate == 1.0 else dp_event.PoissonSampledDpEvent(charge.sampling_rate, event)

@@ -402,7 +402,7 @@ class Mechanism:
     @property
     def l2_clipped_laplace(self) -> bool:
         """Whether Laplace noise meets an l2 bound: then no dimension-free pure guarantee exists."""
-        return not self.law_is_gaussian and self.clip.norm == "l2"
+        return isinstance(self.clients[0].law, Laplace) and self.clip.norm == "l2"
 
     @property
     def enrolled(self) -> int:
@@ -751,12 +751,12 @@ class Mechanism:
             return SubsampledMechanism(
                 GaussianShift(self.mu(client, colluders)), self.sampling_rate(client), self.adjacency
             )
+        if not isinstance(self.clients[client].law, Laplace):
+            raise ValueError(f"no shift is known for the law {self.clients[client].law!r}")
         if self.clip.norm == "l2":
             raise ValueError(
                 "Laplace noise under l2 clipping has no shift in one dimension: see cepam.privacy.mechanisms.laplace"
             )
-        if not isinstance(self.clients[client].law, Laplace):
-            raise ValueError(f"no shift is known for the law {self.clients[client].law!r}")
         gap = 0.0 if client in self.absent else self.distance(client) / self.clients[client].law.scale
         return SubsampledMechanism(LaplaceShift(gap), self.sampling_rate(client), self.adjacency)
 
