@@ -788,6 +788,8 @@ def downlink() -> str:
 def users_pairs() -> list[str]:
     """Preset `users` as it ships beside a float32 downlink."""
     ways = by_setting("engine_users", "compression.downlink", "quantized")
+    both = set.intersection(*(set(runs) for runs in ways.values()))
+    ways = {way: {seed: run for seed, run in runs.items() if seed in both} for way, runs in ways.items()}
     told = Settings.of(preset_values("users")).compression
     return [
         "## Preset `users`",
